@@ -1,11 +1,11 @@
 // Implements isulad-ts stop, stopp, rm, rmp and rmi. CRI answers OK for unknown ids; these commands look each
 // one up first, so that a mistyped one is an error.
 import { defineCommand } from "citty";
-import { CriError } from "../base/errors.ts";
+import { codeOf, CriError } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type { Client } from "./client.ts";
-import { print } from "./output.ts";
+import { print, say } from "./output.ts";
 import { repeatable, UsageError } from "./options.ts";
 import {
   completes,
@@ -96,6 +96,10 @@ export const rmp = defineCommand({
     pod: { ...podOperand, ...several },
     ...allArg("pods"),
     ...forceArg("Stop and remove ready pods"),
+    "abandon-network": {
+      type: "boolean",
+      description: "Remove pods although their CNI DEL fails: their addresses stay taken",
+    },
     ...hostArg,
   },
   run: ({ args }) =>
@@ -105,17 +109,35 @@ export const rmp = defineCommand({
       const ids = args.all ? listed.map(({ id }) => id ?? "") : chosen;
       return await forEach(ids, async (text) => {
         const { id, state } = await find.pod(text);
-        if (state === ready) {
-          if (!args.force) {
-            throw new CriError("FAILED_PRECONDITION", "is ready: stop it first, or use --force");
-          }
-          await client.StopPodSandbox({ pod_sandbox_id: id });
+        if (state === ready && !args.force) {
+          throw new CriError("FAILED_PRECONDITION", "is ready: stop it first, or use --force");
         }
-        await client.RemovePodSandbox({ pod_sandbox_id: id });
+        const abandons = args["abandon-network"] === true;
+        await removePod(client, id).catch(async (error: unknown) => {
+          if (!abandons) throw error;
+          await abandonNetwork(client, id, error);
+          await removePod(client, id);
+        });
         print(`Removed sandbox ${text}`);
       });
     }),
 });
+
+async function removePod(client: Client, id: string): Promise<void> {
+  await client.StopPodSandbox({ pod_sandbox_id: id });
+  await client.RemovePodSandbox({ pod_sandbox_id: id });
+}
+
+/** @throws error, why the pod cannot be removed, if that is not its CNI DEL. */
+async function abandonNetwork(client: Client, id: string, error: unknown): Promise<void> {
+  await client.AbandonNetwork({ pod_sandbox_id: id }).catch((other: unknown) => {
+    throw codeOf(other) === "FAILED_PRECONDITION" ? error : other;
+  });
+  const where = "the daemon's log has the reason and the file that names them";
+  say(
+    `${id}: its network is given up: its addresses stay taken unless CNI DEL succeeds now; ${where}`,
+  );
+}
 
 export const rmi = defineCommand({
   meta: { description: "Remove images, with all their names" },

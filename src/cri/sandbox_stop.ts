@@ -1,6 +1,10 @@
-// StopPodSandbox and RemovePodSandbox.
+// StopPodSandbox and RemovePodSandbox, and AbandonNetwork of isulad.v1.
 import { step } from "../base/failpoints.ts";
-import type { RemovePodSandboxRequest, StopPodSandboxRequest } from "../proto/types.ts";
+import type {
+  AbandonNetworkRequest,
+  RemovePodSandboxRequest,
+  StopPodSandboxRequest,
+} from "../proto/types.ts";
 import { ending, tornDown } from "../state/sandbox.ts";
 import { removeContainerRecord, killContainer } from "./container_end.ts";
 import type { Call, Context } from "./context.ts";
@@ -40,6 +44,17 @@ async function stopAlone(context: Context, id: string, signal: AbortSignal): Pro
   await tearDownSandbox(context, sandbox, signal);
   await step("sandbox-torndown", () => context.sandboxes.update(id, tornDown, { happened: true }));
   context.log.info("sandbox stopped", sandboxFields(sandbox));
+}
+
+/** @throws CriError NOT_FOUND, FAILED_PRECONDITION unless a CNI DEL of the pod has failed. */
+export async function abandonNetwork(
+  context: Context,
+  request: AbandonNetworkRequest,
+): Promise<object> {
+  const { id } = context.sandboxes.get(request.pod_sandbox_id ?? "");
+  using _ = await context.sandboxes.lock(id); // no DEL is under way, which would record its own failure
+  await context.cni.abandon(id);
+  return {};
 }
 
 export async function removePodSandbox(

@@ -27,7 +27,7 @@ import * as nodeImages from "./node_images.ts";
 import { listNriChanges, nriPlugins } from "./nri_plugins.ts";
 import { runtimeConfig, status, updateRuntimeConfig, versionOf } from "./runtime.ts";
 import { listPodSandbox, podSandboxStatus, streamPodSandboxes } from "./sandbox_status.ts";
-import { removePodSandbox, stopPodSandbox } from "./sandbox_stop.ts";
+import { abandonNetwork, removePodSandbox, stopPodSandbox } from "./sandbox_stop.ts";
 import { runPodSandbox } from "./sandbox_run.ts";
 import { updatePodSandboxResources } from "./sandbox_update.ts";
 import * as stats from "./stats.ts";
@@ -95,6 +95,7 @@ const handlers: Handlers = {
   PruneImages: nodeImages.pruneImages,
   VerifyImages: nodeImages.verifyImages,
   CheckRegistry: nodeImages.checkRegistry,
+  AbandonNetwork: abandonNetwork,
   NriPlugins: nriPlugins,
   ListTimelines: async (context, request) =>
     (await import("../history/pod_timelines.ts")).listTimelines(context, request),

@@ -2,8 +2,8 @@
 //
 // Decision: DEL stops at the first plugin that fails, as libcni does, although continuing would release
 // more: if an address were freed while an earlier plugin's rules still point to it, the next pod would get
-// another pod's traffic. The caller retries DEL for up to a day; then DEL is abandoned with an error in the
-// log, because removing a network add-on also removes its plugins.
+// another pod's traffic. The caller retries DEL for up to a day, or until an administrator gives the network up; then
+// DEL is abandoned with an error in the log, because removing a network add-on also removes its plugins.
 //
 // Decision: ADDs with the same list and capabilities run one at a time until the first succeeds. On a fresh
 // node the plugins create what all pods share (bridge, iptables chains), and portmap fails if two race.
@@ -25,7 +25,7 @@ import { execPlugin, findPlugin } from "./cni_exec.ts";
 import { convertResult, parseResult, podIps } from "./cni_result.ts";
 import { podNetworks, networksAnnotation } from "./cni_networks.ts";
 import { readCniTemplate, renderCniTemplate } from "./cni_template.ts";
-import { recordDelFailure } from "./cni_del_failures.ts";
+import { abandonAtNextFailure, hasFailedForLong, withWayOut } from "./cni_del_failures.ts";
 import { collectGarbage, type RecordedPod, whenIdle } from "./cni_gc.ts";
 import { StatusProbe } from "./cni_status.ts";
 import { isNamespaceFile } from "./namespaces.ts";
@@ -62,8 +62,6 @@ export type CniTarget = { id: string; netnsPath: string };
 
 /** At shutdown, plugins still running after this are killed. */
 const shutdownMs = 5_000;
-/** A DEL that has failed for this long is abandoned. */
-const abandonMs = 24 * 60 * 60_000;
 /** The list that writeList() writes; a file that sorts before it takes precedence. */
 const generatedList = "10-isulad-net.conflist";
 
@@ -220,7 +218,7 @@ export class CniNetwork implements AsyncDisposable {
    * Runs DEL of each plugin in reverse, with the lists and results of the pod's ADD. Idempotent.
    * recorded: the attachments in the caller's record, undefined without a record; missing or unreadable ones
    * are replaced by the cached ones. With neither, no ADD was ever attempted. A DEL that has failed for a
-   * day is abandoned and counts as done. @throws CriError as execPlugin() does; the caller retries later.
+   * day, or after abandon(), is abandoned and counts as done. @throws CriError as execPlugin() does; the caller retries later.
    */
   async del(
     target: CniTarget,
@@ -240,23 +238,19 @@ export class CniNetwork implements AsyncDisposable {
       for (const one of attachments.toReversed()) await this.#delAny(target, one, signal);
     } catch (error) {
       if (signal.aborted) throw error;
-      if (!(await this.#hasFailedForLong(target.id))) throw error;
+      if (!(await hasFailedForLong(this.#options, sandbox))) {
+        throw recorded === undefined ? error : withWayOut(error, sandbox);
+      }
       const kept = await quarantineCache(cacheDir, target.id);
       const fields = { sandbox, error: messageOf(error), kept };
-      log.error("CNI DEL abandoned after failing for a day: free its addresses manually", fields);
+      log.error("CNI DEL abandoned: free the sandbox's addresses manually", fields);
     }
     await removeCache(cacheDir, target.id);
   }
 
-  /** Returns false when the failure cannot be recorded (disk full), so that the caller retries. */
-  async #hasFailedForLong(id: string): Promise<boolean> {
-    const { cacheDir, log } = this.#options;
-    try {
-      return (await recordDelFailure(cacheDir, id)) >= abandonMs;
-    } catch (error) {
-      log.warn("cannot record the CNI DEL failure", { sandbox: id, error: messageOf(error) });
-      return false;
-    }
+  /** The next failure of del() abandons it. @throws CriError FAILED_PRECONDITION unless one has failed. */
+  abandon(id: string): Promise<void> {
+    return abandonAtNextFailure(this.#options.cacheDir, id);
   }
 
   /** After an ADD that failed, its list may be what is wrong: the mended one of that name serves, too. */

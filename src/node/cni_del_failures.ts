@@ -1,8 +1,11 @@
-// Records how long CNI DEL of a pod has been failing: the sum of the times between failures, by uptime.
+// Records how long CNI DEL of a pod has been failing, and decides when it is given up: after a day, or when an
+// administrator asks for it. The time is the sum of the times between failures, by uptime.
 // The wall clock is unsuitable: setting it would abandon a DEL at once, or never.
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
+import { codeOf, CriError, messageOf } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { readTextIfExists, writeFileAtomic } from "../sys/file.ts";
 import { type BootTime, bootTime } from "../sys/uptime.ts";
@@ -11,6 +14,8 @@ const Failures = v.object({ bootId: v.string(), uptimeMs: v.number(), failedForM
 
 /** Retries are at most an hour apart (recovery/sweep.ts); a longer pause means that nobody tried. */
 const pauseMsMax = 2 * 60 * 60_000;
+/** A DEL that has failed for this long is abandoned. */
+export const abandonMs = 24 * 60 * 60_000;
 
 export function delFailureFile(dir: string, id: string): string {
   return join(dir, "failing", id);
@@ -30,6 +35,43 @@ export async function recordDelFailure(
   await mkdir(join(dir, "failing"), { recursive: true, mode: 0o700 });
   await writeFileAtomic(path, jsonText({ ...now, failedForMs }));
   return failedForMs;
+}
+
+/**
+ * Records a failure; true: DEL of the pod is to be abandoned. false also if the failure cannot be recorded (disk full),
+ * so that the caller retries.
+ */
+export async function hasFailedForLong(
+  { cacheDir, log }: { cacheDir: string; log: Log },
+  id: string,
+): Promise<boolean> {
+  try {
+    return (await recordDelFailure(cacheDir, id)) >= abandonMs;
+  } catch (error) {
+    log.warn("cannot record the CNI DEL failure", { sandbox: id, error: messageOf(error) });
+    return false;
+  }
+}
+
+/**
+ * The next failure abandons the DEL. @throws CriError FAILED_PRECONDITION unless one has failed: a network that can be
+ * released must not be abandoned.
+ */
+export async function abandonAtNextFailure(dir: string, id: string): Promise<void> {
+  const path = delFailureFile(dir, id);
+  const last = parse((await readTextIfExists(path)) ?? "");
+  if (last === undefined) {
+    const message = `no CNI DEL of sandbox ${id} has failed: stop it without giving up its network`;
+    throw new CriError("FAILED_PRECONDITION", message);
+  }
+  await writeFileAtomic(path, jsonText({ ...last, failedForMs: abandonMs }));
+}
+
+/** Adds to the error of a DEL what an administrator can do. */
+export function withWayOut(cause: unknown, id: string): CriError {
+  const wayOut = `isulad-ts rmp --abandon-network ${id} gives its addresses up`;
+  const message = `${messageOf(cause)}; it is retried: correct the network's list or plugin, or else ${wayOut}`;
+  return new CriError(codeOf(cause), message, { cause });
 }
 
 /** Returns undefined for a missing or damaged record; the count then restarts at 0. */

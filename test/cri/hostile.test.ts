@@ -126,6 +126,7 @@ const byId = {
   UpdateContainerResources: "NOT_FOUND",
   UpdatePodSandboxResources: "NOT_FOUND",
   ListNriChanges: "NOT_FOUND",
+  AbandonNetwork: "NOT_FOUND",
 } as const;
 /** Nothing to be wrong with, or not served. */
 const takeNothing = `Version Status RuntimeConfig ImageFsInfo GetContainerEvents

@@ -1,12 +1,13 @@
 // Tests CNI plugins that fail, hang or crash, once or for a day: no address or other resource leaks.
 import { beforeEach, describe, expect, test } from "bun:test";
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
 import { failure, until } from "../expect.ts";
 import { recordFile } from "../records.ts";
+import { executable } from "../harness.ts";
 import {
   bridge,
   configure,
@@ -68,10 +69,39 @@ describe("plugins that fail", () => {
     expect((await failure(stop())).message).toContain("gone for good");
     set(dayMs);
     await stop();
-    expect(daemon.log).toContain("CNI DEL abandoned after failing for a day");
+    expect(daemon.log).toContain("CNI DEL abandoned");
     expect(files("graph/cni/given-up").join()).toContain(podId);
     expect(existsSync(failing)).toBe(false);
     await daemon.removePod(podId);
+  });
+
+  test("DEL for good: its error names rmp --abandon-network, which removes the pod and keeps what it was", async () => {
+    const fails = `[ $CNI_COMMAND != DEL ] || [ -e ${mark("mended")} ] || { echo gone for good >&2; exit 1; }`;
+    writeList("chain", [writePlugin("fails", fails)]);
+    await configure({});
+    const [stuck, mended] = [
+      await daemon.runPod(daemon.podConfig()),
+      await daemon.runPod(daemon.podConfig()),
+    ];
+    const request = { pod_sandbox_id: stuck };
+    // Nothing has failed yet: a network that can be released is not given up.
+    expect((await failure(daemon.client.AbandonNetwork(request))).code).toBe("FAILED_PRECONDITION");
+    const { message } = await failure(daemon.client.StopPodSandbox(request));
+    expect(message).toContain(`gone for good`);
+    expect(message).toContain(`isulad-ts rmp --abandon-network ${stuck}`);
+    const rmp = (...args: string[]) =>
+      spawnSync(executable, ["rmp", "--host", daemon.socket, ...args], { encoding: "utf8" });
+    expect(rmp(stuck)).toMatchObject({ status: 1, stdout: "" });
+    expect(rmp("--abandon-network", stuck)).toMatchObject({
+      status: 0,
+      stdout: `Removed sandbox ${stuck}\n`,
+      stderr: expect.stringContaining("its addresses stay taken") as string,
+    });
+    expect(files("graph/cni/given-up").join()).toContain(stuck);
+    expect(daemon.log).toContain("CNI DEL abandoned");
+    writeFileSync(mark("mended"), "");
+    expect(rmp("--abandon-network", "--force", mended)).toMatchObject({ status: 0, stderr: "" });
+    expect(files("graph/cni/given-up").join()).not.toContain(mended);
   });
 
   test("a node that was restarted: DEL without the namespace frees the addresses without a call", async () => {

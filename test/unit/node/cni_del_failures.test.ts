@@ -1,9 +1,14 @@
-// Tests that records of failing CNI DELs count the node's uptime, not its clock.
+// Tests that records of failing CNI DELs count the node's uptime, not its clock, and when DEL is given up.
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { recordDelFailure, delFailureFile } from "../../../src/node/cni_del_failures.ts";
+import {
+  abandonAtNextFailure,
+  abandonMs,
+  delFailureFile,
+  recordDelFailure,
+} from "../../../src/node/cni_del_failures.ts";
 import { bootTime } from "../../../src/sys/uptime.ts";
 
 const hourMs = 3_600_000;
@@ -36,6 +41,13 @@ test.each(["1795462800000", "", "{", '{"bootId":1}'])(
     expect(await failed("one", 2)).toBe(hourMs);
   },
 );
+
+test("abandonAtNextFailure() counts as a day of failures, and needs one", async () => {
+  expect(abandonAtNextFailure(dir, "pod")).rejects.toMatchObject({ code: "FAILED_PRECONDITION" });
+  await failed("one", 1);
+  await abandonAtNextFailure(dir, "pod");
+  expect(await failed("two", 1)).toBe(abandonMs);
+});
 
 test("bootTime() rises", async () => {
   const first = bootTime();

@@ -93,12 +93,19 @@ function manifestIn({ manifests }: ImageOrigin, digest: string): Buffer | undefi
   return digestOf(bytes, digest) === digest ? bytes : undefined;
 }
 
+/** Origins are read once, and so are their manifests. */
+const layersByOrigin = new WeakMap<ImageOrigin, string[]>();
+
 function layersOf(origin: ImageOrigin): string[] {
-  return Object.keys(origin.manifests).flatMap((digest) => {
+  const known = layersByOrigin.get(origin);
+  if (known !== undefined) return known;
+  const layers = Object.keys(origin.manifests).flatMap((digest) => {
     const bytes = manifestIn(origin, digest);
     const parsed = bytes === undefined ? undefined : parseManifest(bytes, digest);
     return parsed?.kind === "image" ? parsed.manifest.layers.map((layer) => layer.digest) : [];
   });
+  layersByOrigin.set(origin, layers);
+  return layers;
 }
 
 /** The same for content that is absent and for what may not be served: a client learns nothing. */

@@ -45,8 +45,10 @@ type Deadlines = {
   headMs: number;
   /** For each part of an answer. */
   stallMs: number;
+  /** The rate, with stallMs more, that the whole answer has to reach. */
+  bytesPerMsMin: number;
 };
-const usualDeadlines: Deadlines = { headMs: 10_000, stallMs: 30_000 };
+const usualDeadlines: Deadlines = { headMs: 10_000, stallMs: 30_000, bytesPerMsMin: 64 };
 /** Above the 512 that node accepts at once: a client gets its turn before it can be expelled. */
 const headsMax = 1024;
 /** Answers at once, each with a buffer; further requests are refused with Retry-After. */
@@ -162,7 +164,7 @@ class Mirror {
     const { head } = await readHead(wireOf(socket));
     request.line = head.line;
     this.#waiting.leave(socket);
-    await using sender = new Sender(socket, this.#deadlines.stallMs);
+    await using sender = new Sender(socket, this.#deadlines);
     try {
       this.#reserve(socket, request.client);
       await this.#answer(sender, head);
@@ -231,12 +233,14 @@ type Answer = { headers: [string, string][]; isHead: boolean } & (
 /** Sends one answer, and ends the connection. Slow clients are cut off. */
 class Sender implements AsyncDisposable {
   readonly #socket: Socket;
-  readonly #stallMs: number;
+  readonly #deadlines: Deadlines;
+  /** Of the whole answer, by performance.now(). */
+  #endMs = Infinity;
   hasBegun = false;
 
-  constructor(socket: Socket, stallMs: number) {
+  constructor(socket: Socket, deadlines: Deadlines) {
     this.#socket = socket;
-    this.#stallMs = stallMs;
+    this.#deadlines = deadlines;
   }
 
   async send(answer: Answer): Promise<void> {
@@ -267,6 +271,8 @@ class Sender implements AsyncDisposable {
 
   async #sendHead(status: string, headers: [string, string][], length: number): Promise<void> {
     this.hasBegun = true;
+    const { stallMs, bytesPerMsMin } = this.#deadlines;
+    this.#endMs = performance.now() + stallMs + length / bytesPerMsMin;
     const head = headText(`HTTP/1.1 ${status}`, [
       ["Docker-Distribution-API-Version", "registry/2.0"],
       ...headers,
@@ -286,7 +292,9 @@ class Sender implements AsyncDisposable {
     const onClose = () => closed.reject(new Error("the client disconnected, or was too slow"));
     if (this.#socket.destroyed) onClose();
     this.#socket.once("close", onClose);
-    const stalled = setTimeout(() => this.#socket.destroy(), this.#stallMs);
+    const leftMs = Math.max(0, this.#endMs - performance.now());
+    const deadlineMs = Math.min(this.#deadlines.stallMs, leftMs);
+    const stalled = setTimeout(() => this.#socket.destroy(), deadlineMs);
     try {
       await Promise.race([work, closed.promise]);
     } finally {

@@ -2,14 +2,15 @@
 import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
-import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import { digestOf, isDigest } from "../base/digest.ts";
 import { ImageSettings, type ImageConfig } from "./manifest.ts";
 import { nameOrNone } from "../registry/reference.ts";
-import { addOrigin, parseOrigins, type ImageOrigin } from "./image_origin.ts";
+import { addOrigin, type ImageOrigin } from "./image_origin.ts";
+import { OriginCache } from "./origin_cache.ts";
 
 export type ImageRecord = {
   /** Digest of the image's config: "sha256:…". */
@@ -64,10 +65,12 @@ export class ImageRecords {
   readonly #folder: string;
   readonly #log: Log;
   readonly #images = new Map<string, ImageRecord>();
+  readonly #origins: OriginCache;
 
   private constructor(folder: string, log: Log) {
     this.#folder = folder;
     this.#log = log;
+    this.#origins = new OriginCache(log);
   }
 
   static async open(folder: string, log: Log): Promise<ImageRecords> {
@@ -157,17 +160,8 @@ export class ImageRecords {
   }
 
   /** Returns where the image was pulled from; empty for others, and if the file is damaged. */
-  async originsOf(id: string): Promise<ImageOrigin[]> {
-    const path = this.#path(id, "origins");
-    try {
-      return parseOrigins(await readFile(path, "utf8"));
-    } catch (error) {
-      if (errnoOf(error) !== "ENOENT") {
-        const reason = { file: path, error: messageOf(error) };
-        this.#log.warn("cannot read where an image was pulled from, not serving it", reason);
-      }
-      return [];
-    }
+  originsOf(id: string): Promise<ImageOrigin[]> {
+    return this.#origins.read(this.#path(id, "origins"));
   }
 
   /** Adds an image, or names to an existing one; moves its tags from other images. */
@@ -197,6 +191,7 @@ export class ImageRecords {
 
   async remove(id: string): Promise<void> {
     this.#images.delete(id);
+    this.#origins.forget(this.#path(id, "origins"));
     for (const suffix of ["json", "config", "origins"] as const) {
       await rm(this.#path(id, suffix), { force: true });
     }

@@ -72,6 +72,8 @@ async function serve(from = parts([origin()]), o: Partial<MirrorOptions> = {}): 
   return address;
 }
 
+const slow = { headMs: 10_000, stallMs: 10_000, bytesPerMsMin: 1 };
+
 const ns = "?ns=registry.test";
 const blobPath = `team/app/blobs/${layer.digest}${ns}`;
 
@@ -192,7 +194,7 @@ describe("the mirror", () => {
 
   test("asks the 17th request of a client to come later, and cuts off those that take nothing", async () => {
     const from = bigLayer(64 << 20); // more than the sockets' buffers hold
-    const host = await serve(from.parts, { deadlines: { headMs: 10_000, stallMs: 500 } });
+    const host = await serve(from.parts, { deadlines: { ...slow, stallMs: 500 } });
     for (let count = 0; count < 16; count++) {
       const socket = await openTo(host);
       const request = `GET /v2/${from.path} HTTP/1.1\r\n\r\n`;
@@ -203,6 +205,23 @@ describe("the mirror", () => {
     expect([status, headers.get("retry-after")]).toEqual([429, "2"]);
     await until("there is room again", async () => (await get(host, "")).status === 200);
   });
+
+  test("cuts off a client that takes each part in time, but the whole too slowly", async () => {
+    const from = bigLayer(64 << 20);
+    const deadlines = { headMs: 10_000, stallMs: 1000, bytesPerMsMin: 64 << 10 }; // 2 s for all
+    const host = await serve(from.parts, { deadlines });
+    const socket = await openTo(host);
+    let bytes = 0;
+    socket.on("data", (chunk: Buffer) => {
+      bytes += chunk.length;
+      socket.pause();
+      setTimeout(() => socket.resume(), 50); // 64 KiB at most
+    });
+    const closed = new Promise((resolve) => socket.once("close", resolve));
+    socket.write(`GET /v2/${from.path} HTTP/1.1\r\n\r\n`);
+    await closed;
+    expect(bytes).toBeWithin(1, 64 << 20);
+  }, 20_000);
 
   test("counts what it still does for clients that have disconnected", async () => {
     const from = parts([origin()]);
@@ -226,7 +245,7 @@ describe("the mirror", () => {
   });
 
   test("disconnects a client that sends no request", async () => {
-    const host = await serve(undefined, { deadlines: { headMs: 100, stallMs: 10_000 } });
+    const host = await serve(undefined, { deadlines: { ...slow, headMs: 100 } });
     const socket = await openTo(host);
     await new Promise((resolve) => socket.once("close", resolve).resume());
   });

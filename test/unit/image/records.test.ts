@@ -145,6 +145,7 @@ test("originsOf returns those of the latest pull first, until the image is remov
   await add("a"); // loaded from a file
   await open();
   expect(await records.originsOf(id)).toEqual([latest, { ...first, tags: [] }]);
+  expect(await records.originsOf(id)).toBe(await records.originsOf(id)); // parsed once
   fs.writeFileSync(fileOf(id, "origins"), "{");
   expect(await records.originsOf(id)).toEqual([]);
   await records.remove(id);

@@ -74,9 +74,8 @@ export class Captures {
 /** Reads what pipes without a writer still hold. */
 function readAll({ stdout, stderr, maxBytes }: Omit<CaptureRequest, "id">): Captured {
   const capture = new Capture({ stdout, stderr }, maxBytes);
-  for (const output of capture.inputs) {
-    using _ = output.descriptor;
-    while (output.turn() === "more");
-  }
+  using both = new DisposableStack(); // closes stderr also if stdout cannot be read
+  for (const { descriptor } of capture.inputs) both.use(descriptor);
+  for (const output of capture.inputs) while (output.turn() === "more");
   return capture.collected();
 }

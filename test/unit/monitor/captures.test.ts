@@ -2,11 +2,16 @@
 import { expect, test } from "bun:test";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { writeSync } from "node:fs";
+import { existsSync, writeSync } from "node:fs";
+import { createServer, type AddressInfo } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
+import { errnoOf } from "../../../src/base/errors.ts";
 import { Captures } from "../../../src/monitor/captures.ts";
 import type { CaptureRequest } from "../../../src/monitor/log_workers.ts";
-import { Descriptor, pipe, readNow } from "../../../src/sys/descriptor.ts";
+import { Descriptor, hasHungUp, pipe, readNow } from "../../../src/sys/descriptor.ts";
+import { libc } from "../../../src/sys/libc.ts";
+import { socketAddress } from "../../../src/sys/socket_address.ts";
+import { until } from "../../expect.ts";
 
 /** Stands for the thread: keeps what it is given, and answers with it. */
 class Thread {
@@ -91,4 +96,25 @@ test("output that a child keeps open after the exit is left to the thread", asyn
   expect(await collect()).toEqual(["the parent's", ""]);
   expect(thread.taken).toHaveLength(1);
   child.kill();
+});
+
+test("an output that cannot be read fails the collection, and leaves no descriptor open", async () => {
+  const server = createServer((socket) => socket.resetAndDestroy()).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  const { call } = libc();
+  const stdout = new Descriptor(Number(call.socket(2, 1, 0))); // AF_INET, SOCK_STREAM
+  const address = socketAddress("127.0.0.1", port);
+  expect(call.connect(stdout.fd, address, address.length)).toBe(0);
+  await until("the connection is reset", () => hasHungUp(stdout));
+  server.close();
+  const captures = new Captures(new Thread());
+  const { reader, writer } = pipe();
+  const fds = [stdout.fd, reader.fd];
+  const readers = { stdout: stdout.release(), stderr: reader.release() };
+  captures.capture({ id: "one", ...readers, maxBytes: 1 });
+  writer.close();
+  const collected = captures.collect("one", { isCopied: false });
+  expect(await collected.catch(errnoOf)).toBe("ECONNRESET");
+  expect(fds.filter((fd) => existsSync(`/proc/self/fd/${fd}`))).toEqual([]);
 });

@@ -9,6 +9,7 @@ import {
   delFailureFile,
   recordDelFailure,
 } from "../../../src/node/cni_del_failures.ts";
+import { failure } from "../../expect.ts";
 import { bootTime } from "../../../src/sys/uptime.ts";
 
 const hourMs = 3_600_000;
@@ -43,7 +44,7 @@ test.each(["1795462800000", "", "{", '{"bootId":1}'])(
 );
 
 test("abandonAtNextFailure() counts as a day of failures, and needs one", async () => {
-  expect(abandonAtNextFailure(dir, "pod")).rejects.toMatchObject({ code: "FAILED_PRECONDITION" });
+  expect((await failure(abandonAtNextFailure(dir, "pod"))).code).toBe("FAILED_PRECONDITION");
   await failed("one", 1);
   await abandonAtNextFailure(dir, "pod");
   expect(await failed("two", 1)).toBe(abandonMs);

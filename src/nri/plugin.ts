@@ -3,7 +3,7 @@ import type { Duplex } from "node:stream";
 import { activity } from "../base/activity.ts";
 import { version } from "../base/build.ts";
 import { encodeMessage } from "../base/protobuf.ts";
-import { codeOf, CriError, messageOf } from "../base/errors.ts";
+import { CriError, messageOf } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
 import { clip, quoted } from "../base/text.ts";
 import { nri } from "../proto/nri.js";
@@ -239,7 +239,7 @@ export class Plugin {
       try {
         return await this.call(name, message.request);
       } catch (error) {
-        if (error instanceof NoAnswer || codeOf(error) !== "UNIMPLEMENTED") throw error;
+        unknownMethod(error);
         this.#unknown.add(name);
       }
     }
@@ -257,9 +257,12 @@ export class Plugin {
     const calls = this.calls.get(method) ?? { count: 0, failed: 0, totalMs: 0, maxMs: 0 };
     this.calls.set(method, calls);
     calls.count++;
+    let answer: Uint8Array | CriError;
     try {
-      return await activity("nri", { plugin: this.id, method }, () =>
-        this.#connection.call(`${packageName}.Plugin`, method, payload, timeoutMs),
+      answer = await activity("nri", { plugin: this.id, method }, () =>
+        this.#connection
+          .call(`${packageName}.Plugin`, method, payload, timeoutMs)
+          .catch(unknownMethod),
       );
     } catch (error) {
       calls.failed++;
@@ -270,6 +273,8 @@ export class Plugin {
       calls.totalMs += ms;
       calls.maxMs = Math.max(calls.maxMs, ms);
     }
+    if (answer instanceof CriError) throw answer;
+    return answer;
   }
 
   /** @throws NoAnswer if the answer cannot be decoded: nothing from the plugin can be trusted then. */
@@ -317,6 +322,16 @@ export class Plugin {
     this.#hasRegistered = true;
     this.#registered.resolve();
   }
+}
+
+/**
+ * Returns the error of a plugin that does not implement a method: no failure, since one of NRI before 0.12 is asked by
+ * each method once, and an alert counts failures. @throws any other error.
+ */
+function unknownMethod(error: unknown): CriError {
+  const isUnknown = error instanceof CriError && error.code === "UNIMPLEMENTED";
+  if (isUnknown && !(error instanceof NoAnswer)) return error;
+  throw error;
 }
 
 /** @throws CriError INVALID_ARGUMENT for an index that is not two digits, or an invalid name. */

@@ -160,7 +160,12 @@ test("isulad-ts nri and the metrics list plugins with their calls", async () => 
     ["40-new-external", "external"],
   ]);
   const { plugins: listed } = JSON.parse(ask("-o", "json")) as {
-    plugins: { id: string; version: string; calls: { method: string; count: number }[] }[];
+    plugins: {
+      id: string;
+      version: string;
+      calls: { method: string; count: number; failed: number }[];
+      lastError: string;
+    }[];
   };
   expect(listed[1]).toMatchObject({ id: "20-new", version: "v0.12.5" });
   const created = listed[1]!.calls.find(({ method }) => method === "CreateContainer")!.count;
@@ -170,6 +175,15 @@ test("isulad-ts nri and the metrics list plugins with their calls", async () => 
   const name = "isulad_nri_call_duration_seconds_count";
   const line = `${name}{plugin="20-new",method="CreateContainer"} ${created}`;
   expect(text).toContain(line);
+  // That an older plugin does not know a method is no failure, of which there is an alert.
+  const [old] = listed;
+  expect(old!.calls.map(({ method }) => method)).toContain("StateChange");
+  expect(old!.calls.filter(({ failed }) => failed > 0)).toEqual([]);
+  expect(old!.lastError).toBe("");
+  const failures = text
+    .split("\n")
+    .filter((one) => one.startsWith("isulad_nri_call_failures_total"));
+  expect(failures.filter((one) => one.includes('"10-old"') && !one.endsWith(" 0"))).toEqual([]);
 });
 
 test("launched and external validators are called for a creation", async () => {

@@ -19,6 +19,8 @@ type Kind = { level: Level; fields: Fields; more: number; timer: ReturnType<type
 
 const kindsMax = 256;
 const reasonBytesMax = 2_000;
+/** Bound of a pod's, a container's and an image's name, which a refused request may have of any length. */
+const nameBytesMax = 1_000;
 
 export class FailureLog {
   readonly #log: Log;
@@ -33,7 +35,7 @@ export class FailureLog {
   add(context: Subjects, { call, request, error }: Failure): void {
     const code = codeOf(error);
     const reason = shorten(messageOf(error), reasonBytesMax);
-    const fields = { call, ...subjectOf(context, request), code, reason };
+    const fields = { call, ...shortened(subjectOf(context, request)), code, reason };
     if (isReadOnlyCall(call) && code !== "INTERNAL") return this.#log.debug("call failed", fields);
     const kind = [call, code, fields.pod, fields.image, withoutIds(reason)].join("\n");
     const known = this.#kinds.get(kind);
@@ -56,6 +58,14 @@ export class FailureLog {
     clearTimeout(timer);
     if (more > 0) this.#log[level]("call failed again", { ...fields, times: more });
   }
+}
+
+function shortened<Names extends Record<string, string | undefined>>(names: Names): Names {
+  const entries = Object.entries(names).map(([kind, name]) => [
+    kind,
+    name && shorten(name, nameBytesMax),
+  ]);
+  return Object.fromEntries(entries) as Names;
 }
 
 /** Cancellation is no news to the client that cancelled. */

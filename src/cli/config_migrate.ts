@@ -3,13 +3,15 @@ import { defineCommand } from "citty";
 import { parse as parseToml } from "smol-toml";
 import { clipped } from "../base/config_resolution.ts";
 import { CriError, messageOf } from "../base/errors.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
+import { jsonValue } from "../base/json.ts";
+import { printable } from "../base/text.ts";
 import { readTextBounded } from "../sys/file.ts";
 import { containerdRules } from "../migrate/containerd.ts";
 import { crioRules } from "../migrate/crio.ts";
 import { dockerRules } from "../migrate/docker.ts";
 import { leavesOf, migrate, type Migration, type Tree } from "../migrate/rules.ts";
 import { print, say } from "./output.ts";
+import { shownJson } from "./text.ts";
 
 const fileBytesMax = 4 << 20;
 
@@ -77,7 +79,7 @@ export const migrateCommand = defineCommand({
       readTextBounded(args.file, fileBytesMax, { fatal: true }),
       args.file,
     );
-    say(reportText(migration));
-    print(jsonText(migration.values, 2));
+    say(printable(reportText(migration)));
+    print(shownJson(migration.values, 2));
   },
 });

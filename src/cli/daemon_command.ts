@@ -1,6 +1,5 @@
 // Provides the options and helpers shared by commands that call the daemon.
 import { messageOf } from "../base/errors.ts";
-import { jsonText } from "../base/json.ts";
 import { printable } from "../base/text.ts";
 import { type Client, connect, defaultHost } from "./client.ts";
 import { hostOf } from "./endpoint.ts";
@@ -8,6 +7,7 @@ import { type Candidate, type Lookup, lookup } from "./lookup.ts";
 import { UsageError } from "./options.ts";
 import { print, say } from "./output.ts";
 import { failureCode } from "./program.ts";
+import { shownJson } from "./text.ts";
 
 export const hostArg = {
   host: {
@@ -117,7 +117,7 @@ export function forEachContainer(
 }
 
 export function printJson(value: unknown): void {
-  print(jsonText(value, 2));
+  print(shownJson(value, 2));
 }
 
 /** @throws UsageError unless it is a whole number of seconds, 0 or more. */

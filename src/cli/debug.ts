@@ -13,6 +13,7 @@ import { hostArg, secondsOf, withClient } from "./daemon_command.ts";
 import { findingsText } from "./doctor.ts";
 import { UsageError } from "./options.ts";
 import { print } from "./output.ts";
+import { escapedControls } from "./text.ts";
 
 /** A hung daemon must not keep a bundle from being made. */
 const dumpMs = 10_000;
@@ -27,7 +28,7 @@ const dump = defineCommand({
   args: hostArg,
   run: ({ args }) =>
     withClient(args, async (client) => {
-      process.stdout.write((await client.Dump({})).json ?? "");
+      process.stdout.write(escapedControls((await client.Dump({})).json ?? ""));
     }),
 });
 

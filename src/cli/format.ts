@@ -3,7 +3,7 @@ import { jsonText } from "../base/json.ts";
 import { printable } from "../base/text.ts";
 import { UsageError } from "./options.ts";
 import { fitted, type Columns } from "./fitted_table.ts";
-import { table } from "./text.ts";
+import { escapedControls, shownJson, table } from "./text.ts";
 
 const templateArg = {
   template: { type: "string", valueHint: "text", description: "Template of -o go-template" },
@@ -48,11 +48,12 @@ export async function show(format: Format, value: unknown, asTable: () => string
 async function textOf({ output, template }: Format, value: unknown): Promise<string> {
   if (output === "yaml") {
     const { stringify } = await import("yaml");
-    return stringify(value, { lineWidth: 0 });
+    return escapedControls(stringify(value, { lineWidth: 0 })); // it quotes what has controls
   }
-  if (output === "json") return `${jsonText(value, 2)}\n`;
+  if (output === "json") return `${shownJson(value, 2)}\n`;
   const { renderTemplate } = await import("./go_template.ts");
-  return `${renderTemplate(template!, value)}\n`;
+  const text = `${renderTemplate(template!, value)}\n`;
+  return process.stdout.isTTY ? printable(text) : text;
 }
 
 /** Formats crictl's table; on a terminal, one that fits its width. whole: never leave anything out. */

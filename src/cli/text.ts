@@ -1,7 +1,7 @@
 // Formats tables, ids, times, sizes and JSON like crictl. Pure.
 import type Long from "long";
 import { toBigInt } from "../base/int64.ts";
-import { exactIntegers, jsonValue } from "../base/json.ts";
+import { exactIntegers, jsonText, jsonValue } from "../base/json.ts";
 import { printable } from "../base/text.ts";
 
 const columnWidthMin = 20;
@@ -10,6 +10,22 @@ const columnGap = 3;
 /** Cleans text that a container, an image or a registry chooses: it must not move the cursor or begin a line. */
 export function lineText(text: string): string {
   return printable(text).replaceAll(/[\n\t]/g, " ");
+}
+
+/**
+ * Escapes the controls that JSON and YAML leave as they are in strings, DEL and C1: they begin a terminal's escape
+ * sequences, too. The text stays valid, and means the same.
+ */
+export function escapedControls(text: string): string {
+  return text.replaceAll(
+    /[\u007f-\u009f]/g,
+    (control) => String.raw`\u00` + control.codePointAt(0)!.toString(16),
+  );
+}
+
+/** As jsonText(), for a terminal. */
+export function shownJson(value: unknown, indent?: number): string {
+  return escapedControls(jsonText(value, indent));
 }
 
 /** Formats left-aligned columns like crictl; the last one is not padded. */

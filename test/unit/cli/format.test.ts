@@ -1,5 +1,7 @@
 // Tests the forms of an answer, and tables that fit a terminal.
 import { expect, spyOn, test } from "bun:test";
+import { parse } from "yaml";
+import { printJson } from "../../../src/cli/daemon_command.ts";
 import { checkFormat, propertyTable, show } from "../../../src/cli/format.ts";
 import { fitted } from "../../../src/cli/fitted_table.ts";
 import { layerReport } from "../../../src/cli/images_verify.ts";
@@ -7,9 +9,9 @@ import { table } from "../../../src/cli/text.ts";
 
 const value = { status: { id: "4f2a", state: "CONTAINER_RUNNING" }, pids: [1, 2], none: "" };
 
-async function shown(format: { output: string; template?: string }) {
+async function shown(format: { output: string; template?: string }, of: unknown = value) {
   using out = spyOn(process.stdout, "write").mockImplementation(() => true);
-  await show(format, value, () => propertyTable(value));
+  await show(format, of, () => propertyTable(of));
   return out.mock.calls.map(([text]) => String(text)).join("");
 }
 
@@ -32,6 +34,42 @@ test("text of a container cannot move the terminal's cursor or begin a line", ()
   const report = layerReport({ ...damaged, note: "", differences_count: 1 as never });
   expect(report).toBe(`damaged 4f2a of a\n  ${cell}`);
   expect(propertyTable({ env: evil })).toBe("env: sh\uFFFD[2J\uFFFD1m\nroot\t1\n");
+});
+
+/** Every control, alone, within a word, in a text of lines, and in a key. */
+const controls = Array.from({ length: 0xa0 }, (_, code) => String.fromCodePoint(code))
+  .filter((text) => /\p{Cc}/u.test(text))
+  .flatMap((text) => [
+    { text },
+    { text: `a${text}b` },
+    { text: `a\n${text}\nb` },
+    { [`k${text}`]: 1 },
+  ]);
+
+test("JSON and YAML contain no control that a terminal obeys, and keep their meaning", async () => {
+  expect(controls).toHaveLength(4 * 65);
+  const [json, yaml] = await Promise.all(
+    ["json", "yaml"].map((output) => shown({ output }, controls)),
+  );
+  for (const text of [json!, yaml!]) expect(/[^\P{Cc}\n\t]/u.exec(text)).toBeNull();
+  expect(JSON.parse(json!)).toEqual(controls);
+  expect(parse(yaml!)).toEqual(controls);
+  using out = spyOn(process.stdout, "write").mockImplementation(() => true);
+  printJson(controls);
+  expect(out.mock.calls).toEqual([[json!]]);
+});
+
+test("a template's text cannot control the terminal, and is exact where there is none", async () => {
+  const format = { output: "go-template", template: "{{.env}}" };
+  const evil = { env: "sh\u001b[2J\u009b1m" };
+  expect(await shown(format, evil)).toBe(`${evil.env}\n`);
+  const { isTTY } = process.stdout;
+  try {
+    process.stdout.isTTY = true;
+    expect(await shown(format, evil)).toBe("sh\uFFFD[2J\uFFFD1m\n");
+  } finally {
+    process.stdout.isTTY = isTTY;
+  }
 });
 
 test("a template needs its format, and the format a template", () => {

@@ -5,6 +5,7 @@ import { defineCommand } from "citty";
 import { build } from "../base/build.ts";
 import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
+import { alone } from "../install/alone.ts";
 import { install as installAll, installPrograms } from "../install/install.ts";
 import { Manifest } from "../install/manifest.ts";
 import { command, type Target } from "../install/target.ts";
@@ -45,6 +46,7 @@ export const install = defineCommand({
       );
     }
     const target = targetOf(args);
+    using _ = alone(target);
     const executable = ownFile();
     const options = {
       executable,
@@ -72,7 +74,9 @@ export const uninstall = defineCommand({
     },
   },
   run: async ({ args }) => {
-    await uninstallAll(targetOf(args), {
+    const target = targetOf(args);
+    using _ = alone(target);
+    await uninstallAll(target, {
       executable: ownFile(),
       isForced: args.force === true,
       abandonsPods: args["abandon-pods"] === true,

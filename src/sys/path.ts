@@ -102,9 +102,17 @@ export function syncfs({ fd }: Descriptor): void {
 /** Opens or creates a file and locks it while it is open; undefined when another process has the lock. */
 export function openLocked(path: string): Descriptor | undefined {
   const { O_WRONLY, O_APPEND, O_CREAT } = constants;
+  return locked(Descriptor.open(path, O_WRONLY | O_APPEND | O_CREAT, 0o600), path);
+}
+
+/** As openLocked(), for a folder. */
+export function lockedFolder(path: string): Descriptor | undefined {
+  return locked(Descriptor.openFolder(path), path);
+}
+
+function locked(file: Descriptor, path: string): Descriptor | undefined {
   const LOCK_EX = 2;
   const LOCK_NB = 4;
-  const file = Descriptor.open(path, O_WRONLY | O_APPEND | O_CREAT, 0o600);
   try {
     check("flock", path, file.fd, LOCK_EX | LOCK_NB);
     return file;

@@ -14,9 +14,11 @@ import {
   symlinkSync,
   writeFileSync,
 } from "node:fs";
+import { spawnSync } from "node:child_process";
 import { dirname, join } from "node:path";
 import { loadConfig } from "../../../src/base/config.ts";
 import { targetOf } from "../../../src/cli/install.ts";
+import { alone, lockWithFile } from "../../../src/install/alone.ts";
 import { install } from "../../../src/install/install.ts";
 import { manifestPath } from "../../../src/install/manifest.ts";
 import { missingPrograms } from "../../../src/install/programs.ts";
@@ -275,6 +277,39 @@ test("a link that leads out of the root folder is not followed", async () => {
     message: expect.stringContaining(`etc is a link to ${outside}, outside of ${root}`),
   });
   expect(readdirSync(outside)).toEqual([]);
+});
+
+const main = join(import.meta.dirname, "../../../src/main.ts");
+
+test("two at once in one folder are refused, one after the other are not", () => {
+  {
+    using _ = alone(target());
+    expect(() => alone(target())).toThrow(
+      `another isulad-ts install or uninstall is at work in ${root}`,
+    );
+    alone(target({ isDryRun: true }))[Symbol.dispose]();
+    const elsewhere = { ...target(), root: scratch };
+    alone(elsewhere)[Symbol.dispose]();
+    for (const command of ["install", "uninstall"]) {
+      const argv = [main, command, "--root", root];
+      const { status, stderr } = spawnSync(process.execPath, argv, { encoding: "utf8" });
+      expect([status, stderr]).toEqual([1, expect.stringContaining("is at work") as string]);
+    }
+  }
+  alone(target())[Symbol.dispose]();
+});
+
+test("a lock's file goes with its owner, and a killed owner's is taken over", () => {
+  const path = join(scratch, "lib", "lock");
+  {
+    using lock = lockWithFile(path);
+    expect(lock).toBeDefined();
+    expect(lockWithFile(path)).toBeUndefined();
+  }
+  expect(existsSync(path)).toBe(false);
+  writeFileSync(path, "");
+  lockWithFile(path)![Symbol.dispose]();
+  expect(existsSync(path)).toBe(false);
 });
 
 test("--root must be the absolute path of a folder", () => {

@@ -36,7 +36,7 @@ async function apply(context: Context, read: () => LoadedConfig): Promise<Reload
   }
   context.handlers = handlers;
   context.images.pin(pinnedPatterns(config));
-  if (applied.includes("plugin-path")) warnings.push(...(await relaunchPlugins(context)));
+  warnings.push(...(await relaunchPlugins(context)));
   for (const warning of warnings) log.warn(warning);
   if (restart.length > 0) {
     log.warn("these changed keys take effect after a restart", { keys: restart.join(" ") });
@@ -45,14 +45,14 @@ async function apply(context: Context, read: () => LoadedConfig): Promise<Reload
   return { applied, restart, files, warnings };
 }
 
-/** The old plugins have ended by the time that the new ones fail: returns a warning. */
+/** The values are in force by the time that the folder cannot be read: returns a warning. */
 async function relaunchPlugins({ nri, config }: Context): Promise<string[]> {
   try {
     await nri?.relaunch();
     return [];
   } catch (error) {
     const effect =
-      "no pre-installed NRI plugin runs: set a folder and reload, or restart the daemon";
+      "the pre-installed NRI plugins of the folder before run on: correct it and reload again";
     return [`"plugin-path" ${config.nri.pluginPath}: ${messageOf(error)}: ${effect}`];
   }
 }

@@ -14,7 +14,7 @@ export type PluginUpdate = { change: ResourceChange; steps: PluginStep<ResourceC
  */
 export type NriEvents = {
   plugins(): PluginState[];
-  /** Ends the pre-installed plugins and starts those of the configured folder. */
+  /** Starts the pre-installed plugins of the configured folder (PluginSet.relaunch). */
   relaunch(): Promise<void>;
   /**
    * Keeps plugins from synchronizing between an event and its record. Call it before locking a sandbox or

@@ -64,7 +64,7 @@ export class NriHost implements AsyncDisposable {
     return this.#set.start();
   }
 
-  /** Ends the pre-installed plugins and starts those of the configured folder. */
+  /** Starts the pre-installed plugins of the configured folder (PluginSet.relaunch). */
   relaunch(): Promise<void> {
     return this.#set.relaunch();
   }

@@ -39,11 +39,14 @@ export class PluginSet implements AsyncDisposable {
   /** Plugins being synchronized; they receive later events when their turn comes. */
   #synchronizing = 0;
   #launcher: Launcher;
+  /** That of the launcher. */
+  #folder: string;
   #server: Server | undefined;
 
   constructor(options: PluginSetOptions) {
     this.#options = options;
     this.#launcher = this.#newLauncher();
+    this.#folder = options.config.pluginPath;
   }
 
   #newLauncher(): Launcher {
@@ -73,11 +76,18 @@ export class PluginSet implements AsyncDisposable {
     if (!disableConnections) await this.#listen(socketPath);
   }
 
-  /** Ends the pre-installed plugins and starts those of the configured folder. */
+  /**
+   * Ends the pre-installed plugins and starts those of the configured folder, if it is another one.
+   * @throws Error for a folder that cannot be read; the plugins then run on, and the next call tries again.
+   */
   async relaunch(): Promise<void> {
+    const { pluginPath } = this.#options.config;
+    if (pluginPath === this.#folder) return;
+    const next = this.#newLauncher();
     await this.#launcher[Symbol.asyncDispose]();
-    this.#launcher = this.#newLauncher();
-    await this.#launcher.start();
+    this.#launcher = next;
+    this.#folder = pluginPath;
+    await next.start();
   }
 
   /** Only disconnects external plugins: they may connect to the next daemon. */

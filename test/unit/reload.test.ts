@@ -90,7 +90,7 @@ test("reload applies live keys, names those that need a restart, and opens the h
   expect(context.config.registryMirrors).toEqual(["b.example"]);
   expect(context.config.graph).toBe("/var/lib/isulad");
   expect(context.handlers.has("other")).toBe(true);
-  expect(calls).toEqual(["pin busybox"]);
+  expect(calls).toEqual(["pin busybox", "relaunch"]);
   expect(lines.join("\n")).toMatch(/WARN .*take effect after a restart keys=graph/);
   expect(lines.join("\n")).toMatch(/INFO .*configuration reloaded files=.*daemon\.json/);
 });
@@ -110,17 +110,6 @@ test("reload changes the level of a log that exists", async () => {
   ]);
 });
 
-test("NRI's plugins are started again only if their folder has changed", async () => {
-  const { calls, again } = await daemonWith({});
-  await again();
-  write({ "plugin-config-path": "/x" });
-  await again();
-  expect(calls).not.toContain("relaunch");
-  write({ "plugin-path": "/y" });
-  await again();
-  expect(calls).toContain("relaunch");
-});
-
 test("plugins that cannot be started are a warning: the values are in force", async () => {
   const { context, lines, again } = await daemonWith({});
   context.nri!.relaunch = () => Promise.reject(new Error("ENOTDIR"));
@@ -128,7 +117,7 @@ test("plugins that cannot be started are a warning: the values are in force", as
   const { applied, warnings } = await again();
   expect(applied).toEqual(["plugin-path"]);
   expect(warnings).toEqual([
-    '"plugin-path" /file: ENOTDIR: no pre-installed NRI plugin runs: set a folder and reload, or restart the daemon',
+    '"plugin-path" /file: ENOTDIR: the pre-installed NRI plugins of the folder before run on: correct it and reload again',
   ]);
   expect(lines.join("\n")).toMatch(/WARN .*plugin-path/);
 });

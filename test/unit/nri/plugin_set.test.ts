@@ -3,6 +3,7 @@ import { afterAll, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { messageOf } from "../../../src/base/errors.ts";
 import { silentLog } from "../../../src/base/log.ts";
 import type { NriBackend } from "../../../src/nri/apply_updates.ts";
 import { UpdateApplier } from "../../../src/nri/apply_updates.ts";
@@ -29,7 +30,7 @@ async function runs(folder: string): Promise<boolean> {
   return cmdline !== undefined && cmdline !== "";
 }
 
-test("relaunch ends the plugins of the old folder and starts those of the new one", async () => {
+test("relaunch ends the plugins of the old folder and starts those of the new one, once it can be read", async () => {
   const [one, two] = [pluginFolder("one"), pluginFolder("two")];
   const config = {
     support: true,
@@ -54,10 +55,26 @@ test("relaunch ends the plugins of the old folder and starts those of the new on
   });
   const started = set.start();
   while (!(await runs(one))) await Bun.sleep(5);
+  await set.relaunch(); // the same folder
+  expect(await runs(one)).toBe(true);
   config.pluginPath = two;
   const relaunched = set.relaunch();
   while (!(await runs(two))) await Bun.sleep(5);
   expect(await runs(one)).toBe(false);
   expect(readFileSync(`${two}.pid`, "utf8")).not.toBe(readFileSync(`${one}.pid`, "utf8"));
   await Promise.all([started, relaunched]);
+  // A folder that cannot be read ends nothing, and is tried again once it can.
+  config.pluginPath = `${two}.pid`;
+  const reason = await set.relaunch().catch((error: unknown) => messageOf(error));
+  expect(reason).toContain("ENOTDIR");
+  while (!(await runs(two))) await Bun.sleep(5); // restarted: it never registers
+  config.pluginPath = join(dir, "three");
+  writeFileSync(config.pluginPath, "");
+  await set.relaunch().catch(() => {});
+  rmSync(config.pluginPath);
+  const three = pluginFolder("three");
+  const again = set.relaunch();
+  while (!(await runs(three))) await Bun.sleep(5);
+  expect(await runs(two)).toBe(false);
+  await again;
 }, 15_000);

@@ -33,11 +33,14 @@ export const why = defineCommand({
   run: ({ args }) =>
     withClient(args, async (client) => {
       checkFormat(args);
-      const { pod, container } = await chosen(client, args.pod);
-      const { timelines } = await client.ListTimelines({ pod });
+      const { pod, container, createdNs } = await chosen(client, args.pod);
+      const { timelines, since } = await client.ListTimelines({ pod });
       const timeline = ofContainer(timelines?.[0] ?? { pod }, container);
+      const isOlder = createdNs < toBigInt(since);
       const value = protoJson(isulad.v1.PodTimeline.toObject(timeline as never, jsonForm));
-      await show(args, value, () => timelineText(timeline, screenColumns()));
+      await show(args, value, () =>
+        timelineText(timeline, screenColumns(), isOlder ? since : undefined),
+      );
     }),
 });
 
@@ -48,20 +51,21 @@ export const why = defineCommand({
 export async function chosen(
   client: Client,
   text: string,
-): Promise<{ pod: string; container: string }> {
+): Promise<{ pod: string; container: string; createdNs: bigint }> {
   const listed = client.ListPodSandbox({}).then(({ items }) => items);
   const [live, { timelines }] = await Promise.all([listed, client.ListTimelines({})]);
   const pods = withKept(live.map(podCandidate), timelines.flatMap(podsOf));
   try {
-    return { pod: choose("pod", text, pods).path, container: "" };
+    const { path, createdNs } = choose("pod", text, pods);
+    return { pod: path, container: "", createdNs };
   } catch (error) {
     if (codeOf(error) !== "NOT_FOUND") throw error;
     const containers = await containersOf(client, listed);
     const all = withKept(containers, timelines.flatMap(keptContainers));
     try {
-      const { path } = choose("container", text, all);
+      const { path, createdNs } = choose("container", text, all);
       const end = path.lastIndexOf("/");
-      return { pod: path.slice(0, end), container: path.slice(end + 1) };
+      return { pod: path.slice(0, end), container: path.slice(end + 1), createdNs };
     } catch (other) {
       throw codeOf(other) === "NOT_FOUND" ? error : other;
     }
@@ -69,8 +73,9 @@ export async function chosen(
 }
 
 function withKept(live: readonly Candidate[], kept: readonly Candidate[]): Candidate[] {
-  const ids = new Set(live.map(({ id }) => id));
-  return [...live, ...kept.filter(({ id }) => !ids.has(id))];
+  // A path stands for the id of a pod that has none (podsOf).
+  const known = new Set(live.flatMap(({ id, path }) => [id, path]));
+  return [...live, ...kept.filter(({ id }) => !known.has(id))];
 }
 
 /** The pods of a timeline; one without an id, of which nothing but failures is known, has its path in its place. */
@@ -100,12 +105,19 @@ function ofContainer(timeline: PodTimeline, name: string): PodTimeline {
   return { ...timeline, entries, objects: (timeline.objects ?? []).filter(isShown) };
 }
 
-/** Formats a line, or several, for each entry; they fit `columns`, unless the terminal is too narrow for words. */
-export function timelineText(timeline: PodTimeline, columns: number): string {
+/**
+ * Formats a line, or several, for each entry; they fit `columns`, unless the terminal is too narrow for words. since:
+ * the daemon's start, if the pod was there before.
+ */
+export function timelineText(
+  timeline: PodTimeline,
+  columns: number,
+  since?: PodTimeline["began_at"],
+): string {
   const { pod } = timeline;
   const entries = timeline.entries ?? [];
   const dropped = Number(toBigInt(timeline.dropped));
-  const lines: string[] = [];
+  const lines = since === undefined ? [] : folded(sinceText(since), columns);
   if (entries.length === 0) {
     lines.push(`Nothing has happened to ${pod} since the daemon was started.`);
   }
@@ -124,6 +136,11 @@ export function timelineText(timeline: PodTimeline, columns: number): string {
     lines.push(...rest.map((line) => " ".repeat(start) + line));
   }
   return lines.map((line) => `${line}\n`).join("");
+}
+
+function sinceText(since: PodTimeline["began_at"]): string {
+  const { day, clock } = localTime(since);
+  return `The daemon was started at ${day} ${clock}; its log has what was before.`;
 }
 
 function clipped(name: string): string {

@@ -75,6 +75,8 @@ type Parts = { bytes: number; networks: Map<string, Network> };
 type Network = { plugins: string[]; beganMs: number; endedMs: number };
 
 export class PodHistory implements Disposable {
+  /** Milliseconds since the epoch: what was before, only the log has. */
+  readonly sinceMs = nowMs();
   /** The one that changed last is last. */
   readonly #timelines = new Map<string, PodTimeline>();
   readonly #parts = new WeakMap<Activity, Parts>();

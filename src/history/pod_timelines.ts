@@ -10,15 +10,17 @@ export function listTimelines(
   { history }: { history: PodHistory },
   { pod }: proto.ListTimelinesRequest,
 ): proto.ListTimelinesResponse {
+  const since = nanoseconds(history.sinceMs);
   if (!pod) {
     const timelines = history.timelines();
-    return { timelines: timelines.map((one) => ({ ...summary(one), entries: [] })) };
+    return { timelines: timelines.map((one) => ({ ...summary(one), entries: [] })), since };
   }
   const found = history.timeline(pod);
   const running = runningCalls(pod);
-  if (found === undefined && running.length === 0) return { timelines: [] };
+  if (found === undefined && running.length === 0) return { timelines: [], since };
   const entries = [...(found?.entries ?? []).map(entryMessage), ...running];
-  return { timelines: [{ ...(found === undefined ? { pod } : summary(found)), entries }] };
+  const head = found === undefined ? { pod } : summary(found);
+  return { timelines: [{ ...head, entries }], since };
 }
 
 function summary({ pod, beganMs, objects, dropped }: PodTimeline) {

@@ -44,3 +44,17 @@ test("a pod's timeline has its network, failures, timeouts and exits, also after
   expect(why("test/web/short").stdout).not.toContain("app");
   expect(why("wob").stderr).toContain("pod wob not found");
 });
+
+test("of a pod that is older than the daemon's start it says since when it knows", async () => {
+  const pod = daemon.podConfig({ metadata: { name: "old" } });
+  const podId = await daemon.runPod(pod);
+  const line = /^The daemon was started at [\d-]+ [\d:]+; its log has what was before\.\n/;
+  expect(why("test/old").stdout).not.toMatch(line);
+  await daemon.restart();
+  expect(why("test/old").stdout).toMatch(line);
+  const app = await daemon.run(podId, pod, "sleep 60", { metadata: { name: "app" } });
+  expect(why("test/old").stdout).toMatch(line);
+  expect(why("test/old").stdout).toMatch(/app +started in/);
+  expect(why(app).stdout).not.toMatch(line);
+  await daemon.removePod(podId);
+});

@@ -145,6 +145,16 @@ test("a day has its line, a pod without entries a sentence, dropped ones a count
   expect(timelineText(timeline, 80)).toStartWith("3 older entries are gone\n");
 });
 
+test("of a pod that is older than the daemon's start, that start comes first", () => {
+  const timeline = { pod: "default/web", entries: [entry({ at: at(5), what: "remove" })] };
+  const since = toLong(BigInt(at(1)));
+  expect(timelineText(timeline, 50, since)).toBe(`The daemon was started at 2026-11-23 20:00:01; its
+log has what was before.
+2026-11-23
+20:00:05  (pod)  removed
+`);
+});
+
 const created_at = toLong(5n);
 const livePod = { id: "aa1", metadata: { namespace: "default", name: "web" }, created_at };
 const timelines = [
@@ -159,12 +169,19 @@ const timelines = [
   { pod: "default/failed", objects: [], began_at: created_at },
   { pod: "test/gone", objects: [{ id: "cc1", container: "", created_at }] },
 ];
+/** Of a pod that is older than the daemon's start: nothing but a container. */
+const old = { id: "dd1", metadata: { namespace: "default", name: "old" }, created_at };
+const ofOld = {
+  pod: "default/old",
+  objects: [{ id: "dd2", container: "app", created_at: toLong(9n) }],
+  began_at: toLong(9n),
+};
 const client = {
-  ListPodSandbox: async () => ({ items: [livePod] }),
+  ListPodSandbox: async () => ({ items: [livePod, old] }),
   ListContainers: async () => ({
     containers: [{ id: "bb1", pod_sandbox_id: "aa1", metadata: { name: "side" }, created_at }],
   }),
-  ListTimelines: async () => ({ timelines }),
+  ListTimelines: async () => ({ timelines: [...timelines, ofOld] }),
 } as unknown as Client;
 
 test.each([
@@ -174,9 +191,10 @@ test.each([
   ["failed", "default/failed", ""], // it never had an id
   ["default/web/side", "default/web", "side"],
   ["bb", "default/web", "side"],
-  ["app", "default/web", "app"], // removed
+  ["default/web/app", "default/web", "app"], // removed
+  ["old", "default/old", ""],
 ])("why %s shows %s %s", async (text, pod, container) => {
-  expect(await chosen(client, text)).toEqual({ pod, container });
+  expect(await chosen(client, text)).toEqual({ pod, container, createdNs: 5n });
 });
 
 test("a name of several pods, or of none, is refused", async () => {

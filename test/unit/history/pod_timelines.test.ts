@@ -14,6 +14,7 @@ function answered(history: PodHistory, of = "") {
   const bytes = type.encode(listTimelines({ history }, { pod: of })).finish();
   return type.toObject(type.decode(bytes), { longs: Number }) as {
     timelines?: Record<string, unknown>[];
+    since?: number;
   };
 }
 
@@ -31,7 +32,9 @@ test("all timelines are listed with their ids, one pod's with its entries", () =
   expect(summary!["entries"]).toBeUndefined();
   const [whole] = answered(history, pod).timelines!;
   expect(whole).toMatchObject({ pod, objects, entries: [{ what: "remove", container: "app" }] });
-  expect(answered(history, "default/none")).toEqual({});
+  const since = Math.trunc(history.sinceMs * 1000) * 1000;
+  expect(answered(history, "default/none")).toEqual({ since });
+  expect(Math.abs(history.sinceMs - Date.now())).toBeLessThan(10_000);
 });
 
 test("a call in flight is the last entry, with its age and its steps", async () => {

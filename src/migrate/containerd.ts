@@ -74,10 +74,10 @@ const cgroupDriver: Rule = {
 const registryFolder: Rule = {
   to: "registry-config-path",
   apply: (leaf, values) => {
-    const [first, ...rest] = String(leaf.value).split(":");
+    const [first = "", ...rest] = String(leaf.value).split(":").filter(Boolean);
     const set = converted("registry-config-path", () => first).apply(leaf, values);
     if (typeof set !== "string" || rest.length === 0) return set;
-    return `${set}, which takes one folder: ${rest.join(", ")} not`;
+    return `${set}, which takes one folder: copy into it what it lacks of ${rest.join(", ")}`;
   },
 };
 

@@ -100,10 +100,17 @@ test.each([
   expect(migrated(JSON.stringify({ "metrics-addr": address }), "FILE").values).toEqual(expected);
 });
 
-test("of several folders of hosts.toml the ones that are dropped are named", () => {
-  const registry = { config_path: "/c:/d:/e" };
+test.each([
+  ["/c", "registry-config-path"],
+  [":/c:", "registry-config-path"],
+  [
+    "/c:/d:/e",
+    "registry-config-path, which takes one folder: copy into it what it lacks of /d, /e",
+  ],
+])("of the folders of hosts.toml %s the first is taken, and others are named", (path, told) => {
+  const registry = { config_path: path };
   const plugins = { "io.containerd.cri.v1.images": { registry } };
   const { values, report } = migrated(stringify({ version: 3, plugins }), "FILE");
   expect(values).toEqual({ "registry-config-path": "/c" });
-  expect(report.at(-1)?.to).toBe("registry-config-path, which takes one folder: /d, /e not");
+  expect(report.at(-1)?.to).toBe(told);
 });

@@ -180,13 +180,6 @@ async function createContext(
   { config, read, log, instance }: Given,
   stack: AsyncDisposableStack,
 ): Promise<Context> {
-  const mounts = cgroupMounts();
-  // Both wait for others: for the disk, and for the runtimes that tell their features.
-  const [handlers, images] = await Promise.all([
-    stage("start-runtimes", () => openHandlers(config, log)),
-    stage("start-images", () => openImages({ config, log })).then((store) => stack.use(store)),
-  ]);
-  const security = await openSecurity({ config, log });
   const monitor = stack.use(
     new MonitorClient({
       state: config.state,
@@ -196,6 +189,14 @@ async function createContext(
       onHello: (hello) => syncWithMonitor(context, hello),
     }),
   );
+  monitor.startEarly();
+  const mounts = cgroupMounts();
+  // Both wait for others: for the disk, and for the runtimes that tell their features.
+  const [handlers, images] = await Promise.all([
+    stage("start-runtimes", () => openHandlers(config, log)),
+    stage("start-images", () => openImages({ config, log })).then((store) => stack.use(store)),
+  ]);
+  const security = await openSecurity({ config, log });
   const streams = stack.use(await openStreams({ config, log }, monitor));
   const onUnwritten = (problem: string) => log.error("a record was not written", { problem });
   const context: Context = {

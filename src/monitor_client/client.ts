@@ -1,6 +1,6 @@
 // Connects the daemon to its monitor: finds the running one or starts one, upgrades one of another build, and
 // reconnects when it has ended. connection.ts decides, this file carries it out.
-import { createConnection, type Socket } from "node:net";
+import type { Socket } from "node:net";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { executableId } from "../base/build.ts";
@@ -20,6 +20,7 @@ import {
   type Searching,
   type Unanswered,
 } from "./connection.ts";
+import { dial } from "./dial.ts";
 import { heartbeat } from "./heartbeat.ts";
 import { StdioKeepalive } from "./stdio_keepalive.ts";
 import {
@@ -111,6 +112,10 @@ export class MonitorClient implements AsyncDisposable {
   /** How often a serving monitor has ended. */
   get losses(): number {
     return this.#losses;
+  }
+
+  startEarly(): void {
+    this.#starter.startEarly();
   }
 
   /**
@@ -231,8 +236,7 @@ export class MonitorClient implements AsyncDisposable {
   }
 
   async #search(): Promise<Socket> {
-    this.#starter.forgetStarted();
-    this.#connection = search(performance.now());
+    this.#connection = search(performance.now(), this.#starter.beginSearch());
     try {
       for (;;) {
         const found = await this.#dialAndGreet();
@@ -389,12 +393,4 @@ export class MonitorClient implements AsyncDisposable {
 function closedError(): CriError {
   const message = "the daemon ends and has closed its connection to the monitor";
   return new CriError("UNAVAILABLE", message);
-}
-
-function dial(path: string): Promise<Socket | undefined> {
-  return new Promise((resolve) => {
-    const socket = createConnection(path);
-    socket.once("connect", () => resolve(socket));
-    socket.once("error", () => resolve(undefined));
-  });
 }

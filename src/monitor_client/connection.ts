@@ -8,7 +8,7 @@
 // performance.now()'s.
 
 /** A process that does not serve yet and may: the latest monitor that was started, or one being upgraded. */
-type Candidate = { sinceMs: number; hasEnded: () => boolean };
+export type Candidate = { sinceMs: number; hasEnded: () => boolean };
 
 /** Dials until a monitor greets, starts one when that is due, and waits for one that is upgraded. */
 export type Searching = {
@@ -34,9 +34,10 @@ const candidateMs = 15_000;
 const pauseMinMs = 20;
 const pauseMaxMs = 2_000;
 
-export function search(nowMs: number): Searching {
+/** candidate: a monitor that was started before the search. */
+export function search(nowMs: number, candidate?: Candidate): Searching {
   const times = { deadlineMs: nowMs + searchMs, pauseMs: pauseMinMs };
-  return { state: "searching", ...times, hasOusted: false, candidate: undefined };
+  return { state: "searching", ...times, hasOusted: false, candidate };
 }
 
 /**

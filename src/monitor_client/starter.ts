@@ -1,12 +1,13 @@
 // Starts monitors for a state folder, and kills those that hold its lock and do not serve: a monitor that is
 // stopped, or that lost its socket or its folder. Containers outlive that, and the next monitor adopts them.
-import { constants, mkdirSync, readFileSync, statSync } from "node:fs";
+import { constants, existsSync, mkdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { type Log, logFailure } from "../base/log.ts";
 import { spawn } from "../sys/children.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { kill, processIds, processState, startTime } from "../sys/process.ts";
 import { trimMonitorLogFile, monitorLogFile } from "../monitor/monitor_log_file.ts";
+import type { Candidate } from "./connection.ts";
 import { monitorArgs } from "../monitor/protocol.ts";
 
 export class Starter {
@@ -15,6 +16,7 @@ export class Starter {
   readonly #log: Log;
   /** Pids that were started since the last monitor served and have not ended. */
   readonly #started = new Set<number>();
+  #early: Candidate | undefined;
 
   /** program: program and arguments that run this same executable. */
   constructor({ state, program, log }: { state: string; program: string[]; log: Log }) {
@@ -23,9 +25,18 @@ export class Starter {
     this.#log = log;
   }
 
-  /** A new search begins: monitors that an earlier one started count as strangers. */
-  forgetStarted(): void {
-    this.#started.clear();
+  /** Starts a monitor for the first search where there is none, while the daemon prepares that search. */
+  startEarly(): void {
+    if (existsSync(join(this.#state, "monitor", "socket"))) return;
+    this.#early = { sinceMs: performance.now(), hasEnded: this.start() };
+  }
+
+  /** A new search begins: monitors that an earlier one started count as strangers. Returns the early one. */
+  beginSearch(): Candidate | undefined {
+    const early = this.#early;
+    this.#early = undefined;
+    if (early === undefined) this.#started.clear();
+    return early;
   }
 
   /** Starts a monitor; returns a function that tells whether it has ended. */

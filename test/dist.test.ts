@@ -134,5 +134,5 @@ describe("the source under Deno", () => {
       const processes = () => spawnSync("pgrep", ["-f", scratch]);
       await until("daemon and monitor have ended", () => processes().status === 1);
     }
-  }, 60_000);
+  });
 });

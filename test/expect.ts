@@ -1,11 +1,20 @@
 // Provides helpers for tests: waiting for a condition, and taking the error of a failing call.
+import { release } from "node:os";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "../src/base/errors.ts";
 
 /** True in a guest, whose processors are emulated (test/run). */
 export const isGuest = process.env["ISULAD_SLOW"] === "1";
+const [major = 0, minor = 0] = release().split(".").map(Number);
+/** Linux 6.15 and newer: a pinned process's exit code stays, whoever reaped it. */
+export const keepsExits = major > 6 || (major === 6 && minor >= 15);
 const withinMs = isGuest ? 90_000 : 30_000;
+
+/** Returns a test's own time limit, but never less than what the run gives each test (test/run: longer in a guest). */
+export function testMs(limitMs: number): number {
+  return Math.max(limitMs, Number(process.env["ISULAD_TEST_TIMEOUT_MS"] ?? 0));
+}
 
 /** Waits for a condition. @throws Error naming it after half a minute, longer in a guest. */
 export async function until(what: string, holds: () => boolean | Promise<boolean>): Promise<void> {

@@ -21,7 +21,7 @@ let daemon: Daemon;
 beforeAll(async () => {
   const config = plugins.config({ "log-level": "ERROR" });
   daemon = await startDaemon({ config, network: false, image: false });
-}, 60_000);
+});
 afterAll(async () => {
   await daemon?.[Symbol.asyncDispose]();
   plugins[Symbol.dispose]();

@@ -8,7 +8,7 @@ import { CutPulls, growth, planOf } from "./pulls.ts";
 let pulls: CutPulls;
 beforeAll(async () => {
   pulls = await CutPulls.open();
-}, 60_000);
+});
 afterAll(async () => await pulls?.[Symbol.asyncDispose]());
 
 test.each(planOf(5, 4, 7))(

@@ -19,7 +19,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../src/base/int64.ts";
 import { runtime } from "../src/proto/messages.js";
 import type { PodSandboxConfig } from "../src/proto/types.ts";
-import { isGuest, until } from "./expect.ts";
+import { isGuest, testMs, until } from "./expect.ts";
 import { busybox, Daemon, executable } from "./harness.ts";
 import { busyboxImage } from "./image_maker.ts";
 import { buildNext, nextForGuests } from "./next_build.ts";
@@ -53,7 +53,7 @@ beforeAll(async () => {
   await daemon.loadImage(busyboxImage(), busybox);
   pod = daemon.podConfig();
   podId = await daemon.runPod(pod);
-}, 120_000);
+}, testMs(120_000));
 afterAll(async () => {
   await daemon?.[Symbol.asyncDispose]();
   if (folder !== undefined) rmSync(folder, { recursive: true, force: true });

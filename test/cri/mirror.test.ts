@@ -36,7 +36,7 @@ beforeAll(async () => {
   writeFileSync(join(certs, registry, "hosts.toml"), hosts);
   far.writeConfig({ "registry-config-path": certs });
   await far.client.Reload({});
-}, 60_000);
+});
 afterAll(() => using.disposeAsync());
 
 function pull(daemon: Daemon, name: string, auth?: { username: string; password: string }) {

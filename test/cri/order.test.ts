@@ -87,4 +87,4 @@ test("all lists have the same order after the daemon was killed and started agai
     await daemon.restart("SIGKILL");
     expect(await lists()).toEqual(before);
   }
-}, 60_000);
+});

@@ -190,7 +190,7 @@ test("a connect that would succeed after its deadline leaves no socket", async (
     client.vanish();
   };
   await Promise.all(transports.map(connectLate));
-}, 60_000);
+});
 
 describe.each(transports)("over %s", (transport) => {
   test("a disconnected client leaves no connection to a server that never reads", async () => {
@@ -214,5 +214,5 @@ describe.each(transports)("over %s", (transport) => {
     client.vanish();
     await Bun.sleep(2_000);
     expect(socketsTo(full.port)).toBe(0);
-  }, 60_000);
+  });
 });

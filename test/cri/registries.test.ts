@@ -135,7 +135,7 @@ beforeAll(async () => {
   daemon = using.use(await startDaemon({ config, env, image: false, network: false }));
   pod = daemon.hostPodConfig();
   podId = await daemon.runPod(pod);
-}, 60_000);
+});
 afterAll(async () => {
   await using.disposeAsync();
   fs.rmSync(dir, { recursive: true, force: true });

@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { createConnection } from "node:net";
 import { join } from "node:path";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
-import { failure } from "../expect.ts";
+import { failure, testMs } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { type Asked, converse, exitCodeIn, oldStatus, type Transport } from "../stream_client.ts";
 
@@ -168,20 +168,24 @@ test("a slow client causes backpressure: nothing is lost, and the daemon buffers
   expect(bytes).toBeWithin(100_000_000, 101_000_000);
 });
 
-test("200 streams opened and killed leave everything as before", async () => {
-  const before = daemon.snapshot();
-  for (let round = 0; round < 20; round++) {
-    const talks = await Promise.all(
-      Array.from({ length: 10 }, async (_, index) => {
-        const asked = { stdin: true, stdout: true, tty: index % 2 === 0 };
-        return exec("echo on; sleep 61621", asked, index % 4 < 2 ? "SPDY" : "WebSocket");
-      }),
-    );
-    await Promise.all(talks.map((talk) => talk.hears("on")));
-    for (const talk of talks) talk.vanish();
-  }
-  expect(await daemon.leaksSince(before, 10_000)).toEqual([]);
-}, 180_000);
+test(
+  "200 streams opened and killed leave everything as before",
+  async () => {
+    const before = daemon.snapshot();
+    for (let round = 0; round < 20; round++) {
+      const talks = await Promise.all(
+        Array.from({ length: 10 }, async (_, index) => {
+          const asked = { stdin: true, stdout: true, tty: index % 2 === 0 };
+          return exec("echo on; sleep 61621", asked, index % 4 < 2 ? "SPDY" : "WebSocket");
+        }),
+      );
+      await Promise.all(talks.map((talk) => talk.hears("on")));
+      for (const talk of talks) talk.vanish();
+    }
+    expect(await daemon.leaksSince(before, 10_000)).toEqual([]);
+  },
+  testMs(180_000),
+);
 
 test("the daemon's exit ends its commands, and nothing of them is left", async () => {
   const before = daemon.snapshot();

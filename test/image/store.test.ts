@@ -3,7 +3,7 @@ import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";
 import { join } from "node:path";
-import { failure } from "../expect.ts";
+import { failure, testMs } from "../expect.ts";
 import { makeImage, makeLayer, ociArchive, type TestImage } from "../image_maker.ts";
 import { FakeRegistry } from "../registry/fake_registry.ts";
 import { openImageStore, type ImageProgress } from "../../src/image/store.ts";
@@ -318,25 +318,29 @@ describe("a mounted root", () => {
     fs.closeSync(fd);
   });
 
-  test("of 127 layers mounts under a long path; 128 are refused", async () => {
-    const layers = Array.from({ length: 127 }, (_, i) => makeLayer([{ name: `f${i}` }]));
-    const dir = join(fixture.graph, "containers", "long,odd:name".repeat(15));
-    const file = save(ociArchive([{ image: makeImage(layers), name: "many" }]));
-    const [many] = await fixture.store.load(file, { signal: within(60_000) });
-    const root = await fixture.store.mountRootfs(many!, { dir });
-    expect(fs.readdirSync(root)).toHaveLength(127);
-    const line = fs
-      .readFileSync("/proc/self/mountinfo", "utf8")
-      .split("\n")
-      .find((one) => one.includes(root));
-    expect(line!.length).toBeLessThan(10_000); // runc takes 64 KiB
-    await fixture.store.unmountRootfs(dir);
-    const tooMany = makeImage([...layers, makeLayer([{ name: "g" }])]);
-    const refused = fixture.store.load(save(ociArchive([{ image: tooMany }])), {
-      signal: within(),
-    });
-    expect((await failure(refused)).code).toBe("INVALID_ARGUMENT");
-  }, 90_000);
+  test(
+    "of 127 layers mounts under a long path; 128 are refused",
+    async () => {
+      const layers = Array.from({ length: 127 }, (_, i) => makeLayer([{ name: `f${i}` }]));
+      const dir = join(fixture.graph, "containers", "long,odd:name".repeat(15));
+      const file = save(ociArchive([{ image: makeImage(layers), name: "many" }]));
+      const [many] = await fixture.store.load(file, { signal: within(60_000) });
+      const root = await fixture.store.mountRootfs(many!, { dir });
+      expect(fs.readdirSync(root)).toHaveLength(127);
+      const line = fs
+        .readFileSync("/proc/self/mountinfo", "utf8")
+        .split("\n")
+        .find((one) => one.includes(root));
+      expect(line!.length).toBeLessThan(10_000); // runc takes 64 KiB
+      await fixture.store.unmountRootfs(dir);
+      const tooMany = makeImage([...layers, makeLayer([{ name: "g" }])]);
+      const refused = fixture.store.load(save(ociArchive([{ image: tooMany }])), {
+        signal: within(),
+      });
+      expect((await failure(refused)).code).toBe("INVALID_ARGUMENT");
+    },
+    testMs(90_000),
+  );
 
   test("of a removed image is FAILED_PRECONDITION and leaves nothing", async () => {
     const pulled = await pull("a/b:1");

@@ -1,17 +1,14 @@
 // Tests a monitor that is killed while containers write and end.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
-import { release } from "node:os";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
+import { keepsExits } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
 
 const { ContainerState } = runtime.v1;
-/** Linux 6.15 and newer: a pinned process's exit code stays, whoever reaped it. */
-const [major = 0, minor = 0] = release().split(".").map(Number);
-const keepsExits = major > 6 || (major === 6 && minor >= 15);
 let daemon: Daemon;
 beforeAll(async () => (daemon = await startDaemon({ network: false })));
 afterAll(() => daemon[Symbol.asyncDispose]());
@@ -58,7 +55,7 @@ describe("a monitor that is killed", () => {
       expect(lines.slice(-3)).toEqual(["half", "end", ""]);
     }
     await daemon.removePod(podId);
-  }, 60_000);
+  });
 
   test("leaves the exit codes of those who end meanwhile to the next one", async () => {
     const pod = daemon.hostPodConfig();
@@ -79,7 +76,7 @@ describe("a monitor that is killed", () => {
       expect(logText(readFileSync(status.log_path!, "utf8"))).toBe("begin\nlast\n");
     }
     await daemon.removePod(podId);
-  }, 60_000);
+  });
 
   test("with its daemon leaves them too, where the kernel keeps them", async () => {
     const pod = daemon.hostPodConfig();
@@ -92,12 +89,10 @@ describe("a monitor that is killed", () => {
     await sleep(1500);
     await daemon.start();
     const { exitCode, reason } = await daemon.exited(id);
-    const [major = 0, minor = 0] = release().split(".").map(Number);
-    if (major > 6 || (major === 6 && minor >= 15))
-      expect({ exitCode, reason }).toEqual({ exitCode: 78, reason: "Error" });
+    if (keepsExits) expect({ exitCode, reason }).toEqual({ exitCode: 78, reason: "Error" });
     else expect({ exitCode, reason }).toEqual({ exitCode: 255, reason: "Unknown" });
     await daemon.removePod(podId);
-  }, 60_000);
+  });
 
   test("does not end what reads its standard input", async () => {
     const pod = daemon.hostPodConfig();
@@ -126,7 +121,7 @@ describe("a monitor that is killed", () => {
     const log = readFileSync(status.log_path!, "utf8").replaceAll("\r", "");
     expect(logText(log)).toBe("1\n2\n3\n4\n5\n6\n/dev/pts/0\n");
     await daemon.removePod(podId);
-  }, 30_000);
+  });
 
   test("leaves no pinned process when the containers are gone", async () => {
     const mounts = readFileSync("/proc/self/mountinfo", "utf8").split("\n");

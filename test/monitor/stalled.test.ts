@@ -107,10 +107,10 @@ describe("a log disk that does not answer at all (needs root)", () => {
     expect((await daemon.exited(writes, 30_000)).exitCode).toBe(3);
     expect(await refused).toMatch(/cannot write the log of .*opening the log on its disk/);
     await daemon.client.RemoveContainer({ container_id });
-  }, 60_000);
+  });
 
   test("leaves a pod that can be removed", async () => {
     using _ = silentDisk(lost);
     await Promise.all(pods.map(({ id }) => daemon.removePod(id)));
-  }, 60_000);
+  });
 });

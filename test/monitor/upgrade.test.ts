@@ -78,7 +78,7 @@ describe("an upgrade of the monitor", () => {
     const text = logText(readFileSync(last.status.log_path!, "utf8").replaceAll("\r", ""));
     expect(text).toBe("1\n2\n3\n4\n5\n6\n7\n8\n");
     await daemon.removePod(podId);
-  }, 60_000);
+  });
 
   test("by a daemon that has only just come ends nobody's standard input", async () => {
     const pod = daemon.hostPodConfig();
@@ -95,7 +95,7 @@ describe("an upgrade of the monitor", () => {
     const { state, exit_code } = await daemon.status(reader);
     expect({ state, exit_code }).toEqual({ state: ContainerState.CONTAINER_RUNNING, exit_code: 0 });
     await daemon.removePod(podId);
-  }, 60_000);
+  });
 
   test("does not happen when the other build fails its check", async () => {
     const [pid] = daemon.monitors();
@@ -127,7 +127,7 @@ describe("an upgrade of the monitor", () => {
     await daemon.start();
     expect((await daemon.status(id)).state).toBe(ContainerState.CONTAINER_RUNNING);
     await daemon.removePod(podId);
-  }, 60_000);
+  });
 
   test("that is given up because a call runs too long leaves a monitor that sees exits", async () => {
     const pod = daemon.hostPodConfig();
@@ -153,7 +153,7 @@ describe("an upgrade of the monitor", () => {
     const exit = await daemon.exited(await daemon.run(podId, pod, "exit 5"));
     expect(exit.exitCode).toBe(5);
     await daemon.removePod(podId);
-  }, 60_000);
+  });
 
   test("is not stopped by SIGTERM while containers run", async () => {
     const pod = daemon.hostPodConfig();

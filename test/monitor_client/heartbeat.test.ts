@@ -39,7 +39,7 @@ test.concurrent("it is killed and replaced: calls end, containers and what they 
   expect(lines).toEqual(lines.map((_, index) => String(index + 1)));
   expect(lines.length).toBeGreaterThan(20);
   await daemon.removePod(podId);
-}, 60_000);
+});
 
 test.concurrent("a daemon that starts meets it: it is killed and replaced, and the daemon serves", async () => {
   await using daemon = await startDaemon({ network: false });
@@ -53,4 +53,4 @@ test.concurrent("a daemon that starts meets it: it is killed and replaced, and t
   expect(daemon.monitors()).not.toContain(stopped!);
   expect((await daemon.exec(id, "echo served")).stdout).toBe("served\n");
   await daemon.removePod(podId);
-}, 60_000);
+});

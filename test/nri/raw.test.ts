@@ -24,7 +24,7 @@ beforeAll(async () => {
   daemon = await startDaemon({ config: plugins.config(keys) });
   pod = daemon.hostPodConfig();
   podId = await daemon.runPod(pod);
-}, 60_000);
+});
 afterAll(async () => {
   await daemon?.[Symbol.asyncDispose]();
   plugins[Symbol.dispose]();

@@ -73,5 +73,5 @@ describe.skipIf(!mayStep).each([
     const stop = daemon.client.StopContainer({ container_id: id, timeout: toLong(2) });
     expect(await elapsedMs(stop)).toBeLessThan(12_000);
     await daemon.removePod(podId);
-  }, 60_000);
+  });
 });

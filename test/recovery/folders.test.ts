@@ -168,7 +168,7 @@ describe("a graph folder", () => {
       writeFileSync(mark, text);
       await daemon.start();
     }
-  }, 60_000);
+  });
 });
 
 describe("two daemons", () => {

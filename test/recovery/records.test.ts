@@ -147,7 +147,7 @@ describe("the records of sandboxes and containers", () => {
     await daemon.stop();
     clear();
     await daemon.start();
-  }, 60_000);
+  });
 
   test("of another shape: set aside, or shown; no call on the others suffers", async () => {
     await daemon.stop();
@@ -173,7 +173,7 @@ describe("the records of sandboxes and containers", () => {
     clear();
     await daemon.start();
     await expectWhole();
-  }, 60_000);
+  });
 
   test.each(kinds)("a %s of a newer version: told of, and not touched", async (kind) => {
     await daemon.stop();
@@ -273,7 +273,7 @@ describe("the monitor's records", () => {
     await daemon.start();
     await expectWhole();
     expect(daemon.monitors()).toHaveLength(1);
-  }, 60_000);
+  });
 
   test("lost altogether: the containers go on, and their ends are told", async () => {
     const pod = daemon.hostPodConfig();

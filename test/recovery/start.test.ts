@@ -10,7 +10,7 @@ test("recorded pods hardly delay the first answer, and all are verified at once"
   await using daemon = await startDaemon({ image: false });
   const figures = await startFigures(daemon, 12);
   expect(problemsOf(figures)).toEqual([]);
-}, 60_000);
+});
 
 test("a socket for a terminal that a killed daemon has left is removed", async () => {
   await using daemon = await startDaemon({ network: false, image: false });

@@ -52,7 +52,7 @@ test("run() ends with pid, state and what to look at", async () => {
   expect(code).toBe("DEADLINE_EXCEEDED");
   expect(message).toMatch(/^ls \(pid \d+\), which SIGKILL does not end: ls, state D: deadline/);
   expect(message).toContain("the kernel's log");
-}, 30_000);
+});
 
 test("so does a call of the OCI runtime", async () => {
   const program = join(dir, "runtime");
@@ -63,4 +63,4 @@ test("so does a call of the OCI runtime", async () => {
   const { code, message } = await call;
   expect(code).toBe("DEADLINE_EXCEEDED");
   expect(message).toContain("which SIGKILL does not end: ls, state D");
-}, 30_000);
+});

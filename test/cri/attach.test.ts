@@ -5,7 +5,7 @@ import { createConnection, type Socket } from "node:net";
 import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure, keepsExits, testMs, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
-import { logText } from "../log_text.ts";
+import { lastBytes, logText } from "../log_text.ts";
 import { type Asked, converse, exitCodeIn, type Transport } from "../stream_client.ts";
 
 let daemon: Daemon;
@@ -190,10 +190,8 @@ test(
     const before = (await logOf(other)).length;
     await Bun.sleep(1000);
     expect((await logOf(other)).length).toBeGreaterThan(before);
-    const log = Bun.file((await daemon.status(id)).log_path);
-    await until("the log is complete", async () =>
-      (await log.slice(-9).text()).endsWith(" F end\n"),
-    );
+    const { log_path: log } = await daemon.status(id);
+    await until("the log is complete", () => lastBytes(log, 7) === " F end\n");
     expect(await logOf(id)).toEndWith("3000000\nend\n");
     socket.destroy();
     typing.vanish();

@@ -56,7 +56,11 @@ function idmap(trees: string, view: string, userns: string): void {
   try {
     mountIdmapped(trees, view, namespace);
   } catch (cause) {
-    const message = `cannot mount the layers with the ids of a user namespace: ${messageOf(cause)}`;
+    const hint =
+      errnoOf(cause) === "EINVAL"
+        ? ": its file system may lack id-mapped mounts (tmpfs has them from Linux 6.3 on): move graph to ext4, xfs or btrfs"
+        : "";
+    const message = `cannot mount the layers with the ids of a user namespace: ${messageOf(cause)}${hint}`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
 }

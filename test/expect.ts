@@ -11,6 +11,9 @@ const [major = 0, minor = 0] = release().split(".").map(Number);
 export const keepsExits = major > 6 || (major === 6 && minor >= 15);
 const withinMs = isGuest ? 90_000 : 30_000;
 
+/** By how much the pauses of a test are longer in a guest. */
+export const pace = isGuest ? 5 : 1;
+
 /** Returns a test's own time limit, but never less than what the run gives each test (test/run: longer in a guest). */
 export function testMs(limitMs: number): number {
   return Math.max(limitMs, Number(process.env["ISULAD_TEST_TIMEOUT_MS"] ?? 0));

@@ -20,7 +20,7 @@ import { procMasks } from "../src/base/proc_masks.ts";
 import { runtime } from "../src/proto/messages.js";
 import type { ContainerConfig, ContainerStatus, PodSandboxConfig } from "../src/proto/types.ts";
 import { type Client, connect } from "../src/cli/client.ts";
-import { isGuest, until } from "./expect.ts";
+import { isGuest, pace, until } from "./expect.ts";
 import { end, freeSubnet, mountTmpfs, processesOf, tellLastWords, unmountUnder } from "./host.ts";
 import { busyboxImage, ociArchive, type TestImage } from "./image_maker.ts";
 import { leaksSince, removeCgroups, type Scope, type Snapshot, takeSnapshot } from "./leaks.ts";
@@ -305,7 +305,7 @@ export class Daemon implements AsyncDisposable {
     return pid;
   }
 
-  async exited(containerId: string, withinMs = 20_000): Promise<Exit> {
+  async exited(containerId: string, withinMs = 20_000 * pace): Promise<Exit> {
     const end = Date.now() + withinMs;
     for (;;) {
       const status = await this.status(containerId);

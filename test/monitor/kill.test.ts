@@ -4,7 +4,7 @@ import { readFileSync } from "node:fs";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
-import { keepsExits } from "../expect.ts";
+import { keepsExits, pace } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
 
@@ -107,14 +107,14 @@ describe("a monitor that is killed", () => {
   test("leaves the terminals to the next one", async () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);
-    const loop = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done; tty; exit 7";
+    const loop = `for i in 1 2 3 4 5 6; do echo $i; sleep ${0.5 * pace}; done; tty; exit 7`;
     const id = await daemon.run(podId, pod, loop, { tty: true });
-    await sleep(700);
+    await sleep(700 * pace);
     // Whoever is killed, the other one must have had the time to get a descriptor.
     await killMonitor();
-    await sleep(400);
+    await sleep(400 * pace);
     await daemon.restart("SIGKILL");
-    await sleep(400);
+    await sleep(400 * pace);
     await killMonitor();
     const { exitCode, status } = await daemon.exited(id);
     expect(exitCode).toBe(keepsExits ? 7 : 255); // init's child since the daemon was killed

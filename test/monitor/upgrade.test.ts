@@ -8,7 +8,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { createLog } from "../../src/base/log.ts";
 import { MonitorClient } from "../../src/monitor_client/client.ts";
 import { runtime } from "../../src/proto/messages.js";
-import { until } from "../expect.ts";
+import { pace, until } from "../expect.ts";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
 
@@ -43,11 +43,11 @@ describe("an upgrade of the monitor", () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);
     const count = 300_000;
-    const writer = await daemon.run(podId, pod, `seq ${count}; sleep 4; exit 77`);
+    const writer = await daemon.run(podId, pod, `seq ${count}; sleep ${4 * pace}; exit 77`);
     const terminal = await daemon.run(
       podId,
       pod,
-      "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.5; done",
+      `for i in 1 2 3 4 5 6 7 8; do echo $i; sleep ${0.5 * pace}; done`,
       {
         tty: true,
       },
@@ -57,7 +57,7 @@ describe("an upgrade of the monitor", () => {
     const fds = fdsOf(pid!);
     await upgradeTo([other]);
     // The daemon meets a strange build and makes it its own again.
-    const end = Date.now() + 20_000;
+    const end = Date.now() + 20_000 * pace;
     while (upgrades() === 0 || exeOf(pid!) !== executable) {
       if (Date.now() > end) throw new Error(`still ${exeOf(pid!)}`);
       await sleep(20);
@@ -165,7 +165,7 @@ describe("an upgrade of the monitor", () => {
     expect(daemon.monitors()).toEqual([pid!]);
     await daemon.removePod(podId);
     process.kill(pid!, "SIGTERM");
-    const end = Date.now() + 3000;
+    const end = Date.now() + 3000 * pace;
     while (daemon.monitors().includes(pid!)) {
       if (Date.now() > end) throw new Error("it stays without containers");
       await sleep(20);

@@ -6,7 +6,7 @@ import { coalesced } from "./base/coalesced.ts";
 import { liveFields } from "./base/live_fields.ts";
 import { build, ownProgram, version } from "./base/build.ts";
 import type { Config, LoadedConfig } from "./base/config.ts";
-import { errnoOf, messageOf } from "./base/errors.ts";
+import { messageOf } from "./base/errors.ts";
 import type { Log } from "./base/log.ts";
 import { EventBus, eventsMax, subscribersMax } from "./base/event_bus.ts";
 import { commitExit } from "./cri/container_end.ts";
@@ -57,7 +57,7 @@ import { Store } from "./state/store.ts";
 import { setOomScoreAdj } from "./sys/process.ts";
 import { Orphans, orphanScanMs } from "./sys/zombies.ts";
 import { bootId } from "./sys/uptime.ts";
-import { becomeSubreaper, reap } from "./sys/wait.ts";
+import { becomeSubreaper, reapIfChild } from "./sys/wait.ts";
 import { returnMemory } from "./sys/memory.ts";
 
 /** Short, since a container cannot be stopped or removed until its exit is committed. */
@@ -300,7 +300,7 @@ function openStreams(
 }
 
 function onExit(context: Context, exit: ExitRecord): void {
-  reapOrphan(exit.pid);
+  reapIfChild(exit.pid); // it became this process's child if its monitor was killed
   commitExit(context, exit.id, exit).catch((error: unknown) => {
     const fields = { container: exit.id, error: messageOf(error) };
     context.log.error("the exit of a container was not committed, retrying in 1 s", fields);
@@ -319,13 +319,4 @@ function reapOrphans(context: Context): Disposable {
     orphans.reap((pid) => inits.has(pid));
   }, orphanScanMs);
   return { [Symbol.dispose]: () => clearInterval(timer) };
-}
-
-/** Reaps a container that became this process's child when its monitor was killed. */
-function reapOrphan(pid: number): void {
-  try {
-    reap(pid);
-  } catch (error) {
-    if (errnoOf(error) !== "ECHILD") throw error;
-  }
 }

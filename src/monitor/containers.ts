@@ -1,5 +1,5 @@
 // Starts, watches and removes the monitor's containers. The OCI runtime starts them as grandchildren, which
-// the monitor adopts as a subreaper; it reaps them by pid, and records each exit before it announces it.
+// the monitor adopts as a subreaper; it records each exit before it reaps the init by its pid and announces it.
 import { inTime } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/clock.ts";
@@ -9,7 +9,7 @@ import { OomLedger } from "../node/oom.ts";
 import { keepOnExec, type Descriptor } from "../sys/descriptor.ts";
 import { lineageOf, startTime } from "../sys/process.ts";
 import { sendDescriptors } from "../sys/unix_socket.ts";
-import { openPidfd } from "../sys/wait.ts";
+import { openPidfd, reapIfChild } from "../sys/wait.ts";
 import { pin, startTimeOfInit, unpin, type End } from "./init_process.ts";
 import type { AdoptRequest, Hello, RemoveRequest, Started } from "./protocol.ts";
 import type { ExitRecord, RunRecord, StartRequest } from "./record_schemas.ts";
@@ -336,6 +336,7 @@ export class Containers {
       const fields = { container: record.id, error: messageOf(error) };
       this.#log.error("recording the exit of a container failed", fields);
     }
+    reapIfChild(record.pid);
     this.#exits.set(record.id, exit);
     const starting = this.#starting.get(record.id) ?? Promise.resolve();
     const deleted = starting.then(() => this.runtimes.deleteIfPossible(record));

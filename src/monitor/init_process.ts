@@ -2,7 +2,8 @@
 // with it the kernel keeps the exit code for a later monitor, whichever process reaps the init.
 //
 // Decision: an exit code is looked up in this order.
-//   1. A child of this monitor, also after an upgrade in place, which keeps the children: waitpid.
+//   1. A child of this monitor, also after an upgrade in place, which keeps the children: waitid, which leaves it a
+//      zombie until its exit is recorded.
 //   2. A zombie that the daemon, a subreaper, keeps after a monitor was killed: /proc/PID/stat.
 //   3. Reaped by another process, most likely by the node's init after daemon and monitor were both killed:
 //      PIDFD_INFO_EXIT of the pinned pidfd (Linux 6.15 and a libc with pidfd_open, open_tree and
@@ -16,7 +17,7 @@ import { processes, type CgroupPaths } from "../node/cgroup.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { MNT_DETACH, mountDescriptor, unmount } from "../sys/mount.ts";
 import { processState, startTime } from "../sys/process.ts";
-import { exitOfPidfd, openPidfd, reap } from "../sys/wait.ts";
+import { exitOfPidfd, openPidfd, peekExit } from "../sys/wait.ts";
 
 /** Pins an init where the kernel and libc can; without a pin its exit code may stay unknown. */
 export function pin(pid: number, path: string): void {
@@ -34,12 +35,12 @@ export function pin(pid: number, path: string): void {
 /** problem: why the code is not the program's own. */
 export type End = { exitCode: number; known: boolean; problem?: string };
 
-/** Returns how an init has ended, undefined while it runs. Reaps it where it is this process's child. */
+/** Returns how an init has ended, undefined while it runs. Does not reap it: its exit is not recorded yet. */
 export function endOf(init: { pid: number; pidStartTime: string }, path: string): End | undefined {
   try {
     // Without a start time the pid belongs to another process.
     if (init.pidStartTime !== "") {
-      const status = reap(init.pid);
+      const status = peekExit(init.pid);
       return status && { exitCode: status.exitCode, known: true };
     }
   } catch (error) {

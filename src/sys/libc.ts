@@ -22,6 +22,7 @@ const signatures = {
   syncfs: { args: ["i32"], returns: "i32" },
   flock: { args: ["i32", "i32"], returns: "i32" },
   prctl: { args: ["i32", "u64", "u64", "u64", "u64"], returns: "i32" },
+  waitid: { args: ["i32", "u32", "buffer", "i32"], returns: "i32" },
   waitpid: { args: ["i32", "buffer", "i32"], returns: "i32" },
   sigprocmask: { args: ["i32", "buffer", "buffer"], returns: "i32" },
   setpriority: { args: ["i32", "i32", "i32"], returns: "i32" },

@@ -1,5 +1,6 @@
-// Reaps children by waitpid, and reads the exit of other processes from their pidfd.
+// Watches and reaps children by pid, and reads the exit of other processes from their pidfd.
 import { constants } from "node:os";
+import { errnoOf } from "../base/errors.ts";
 import { isEngineChild } from "./children.ts";
 import { Descriptor } from "./descriptor.ts";
 import { check, failure, libc, z } from "./libc.ts";
@@ -25,6 +26,39 @@ export function reap(pid: number): WaitStatus | undefined {
   if (got === 0) return undefined;
   return { pid, ...waitStatus(status[0]!) };
 }
+
+/** Reaps a child that may be another process's, or reaped already. */
+export function reapIfChild(pid: number): void {
+  try {
+    reap(pid);
+  } catch (error) {
+    if (errnoOf(error) !== "ECHILD") throw error;
+  }
+}
+
+/**
+ * Returns how a known child has ended, as reap() does, but leaves it a zombie: if this process is killed, its
+ * status is there for the next one.
+ * @throws ECHILD.
+ */
+export function peekExit(pid: number): WaitStatus | undefined {
+  if (isEngineChild(pid)) throw failure("waitid", constants.errno.ECHILD, `pid ${pid}`);
+  const P_PID = 1;
+  const WNOHANG = 1;
+  const WEXITED = 4;
+  const WNOWAIT = 0x1000000;
+  const CLD_EXITED = 1;
+  const bytes = new Uint8Array(siginfo.bytes);
+  check("waitid", `pid ${pid}`, P_PID, pid, bytes, WNOHANG | WEXITED | WNOWAIT);
+  const field = (at: number) => new DataView(bytes.buffer).getInt32(at, true);
+  if (field(siginfo.pid) === 0) return undefined;
+  const status = field(siginfo.status);
+  if (field(siginfo.code) === CLD_EXITED) return { pid, signal: 0, exitCode: status };
+  return { pid, signal: status, exitCode: 128 + status };
+}
+
+/** siginfo_t of a child that has ended: its size, and where its fields are. */
+const siginfo = { bytes: 128, code: 8, pid: 16, status: 24 };
 
 // linux/pidfd.h: struct pidfd_info is 64 bytes, its mask first and the wait status last.
 const pidfdInfoBytes = 64;

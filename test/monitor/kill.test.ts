@@ -1,10 +1,13 @@
 // Tests a monitor that is killed while containers write and end.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
+import { unpin } from "../../src/monitor/init_process.ts";
 import { runtime } from "../../src/proto/messages.js";
-import { keepsExits, pace } from "../expect.ts";
+import { isZombie, startTime } from "../../src/sys/process.ts";
+import { keepsExits, pace, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
 
@@ -76,6 +79,28 @@ describe("a monitor that is killed", () => {
       expect(logText(readFileSync(status.log_path!, "utf8"))).toBe("begin\nlast\n");
     }
     await daemon.removePod(podId);
+  });
+
+  test("before it has recorded an exit leaves its code, also to a kernel that keeps none", async () => {
+    await using own = await startDaemon({
+      network: false,
+      flags: ["--allow-failpoints"],
+      env: { ISULAD_FAILPOINTS: "before:exit-record=delay:3000" },
+    });
+    const pod = own.hostPodConfig();
+    const podId = await own.runPod(pod);
+    const id = await own.run(podId, pod, "exit 79");
+    const folder = join(own.dir, "state/monitor");
+    const record = readFileSync(join(folder, "containers", `${id}.json`), "utf8");
+    const { pid } = JSON.parse(record) as { pid: number };
+    await until("the container has ended", () => startTime(pid) === undefined || isZombie(pid));
+    await sleep(500); // less than the failpoint's delay
+    unpin(join(folder, "pids", id));
+    for (const monitorPid of own.monitors()) process.kill(monitorPid, "SIGKILL");
+    const { exitCode, reason } = await own.exited(id);
+    expect({ exitCode, reason }).toEqual({ exitCode: 79, reason: "Error" });
+    await until("nobody keeps the zombie", () => startTime(pid) === undefined);
+    await own.removePod(podId);
   });
 
   test("with its daemon leaves them too, where the kernel keeps them", async () => {

@@ -28,7 +28,7 @@ const others = /spdy/;
 /** The constants of a source that have names and values as in C. */
 function constantsOf(text: string): { name: string; value: string }[] {
   const found = text.matchAll(
-    /^\s*(?:export )?const ([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|E?POLL[A-Z]+|FIONREAD|PRJQUOTA|TIOCSWINSZ|WNOHANG) = (.+);$/gm,
+    /^\s*(?:export )?const ([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|E?POLL[A-Z]+|FIONREAD|PRJQUOTA|TIOCSWINSZ|WEXITED|WNOHANG|WNOWAIT) = (.+);$/gm,
   );
   return [...found].map(([, name, value]) => ({
     name: name!,
@@ -74,6 +74,7 @@ function structures(arch: string): [string, number, Record<string, number>][] {
     ["struct rlimit", 16, { rlim_cur: 0, rlim_max: 8 }],
     ["struct timespec", 16, { tv_sec: 0, tv_nsec: 8 }],
     ["struct mount_attr", 32, { attr_set: 0, attr_clr: 8, propagation: 16, userns_fd: 24 }],
+    ["siginfo_t", 128, { si_code: 8, si_pid: 16, si_status: 24 }],
     ["sigset_t", 128, {}],
   ];
 }

@@ -32,13 +32,17 @@ const glibcs = [
   ["aarch64-linux-gnu-objdump", "/usr/aarch64-linux-gnu/lib/libc.so.6"],
 ].filter(([, file]) => existsSync(file!)) as [string, string][];
 
-test.each(glibcs)("glibc 2.17 has what %s finds required of %s", (objdump, file) => {
-  const known = versions(objdump, file);
-  const newerOnes = required.filter((name) => !(known.get(name)! <= 17));
-  expect(newerOnes).toEqual([]);
-  expect(known.get("mknod")).toBe(33); // the test can tell
-  expect(known.get("__xmknod")).toBeLessThanOrEqual(17);
-});
+for (const [objdump, file] of glibcs) {
+  const isMissing = Bun.which(objdump) === null;
+  const why = isMissing ? ` (skipped: no ${objdump} here)` : "";
+  test.skipIf(isMissing)(`glibc 2.17 has what ${objdump} finds required of ${file}${why}`, () => {
+    const known = versions(objdump, file);
+    const newerOnes = required.filter((name) => !(known.get(name)! <= 17));
+    expect(newerOnes).toEqual([]);
+    expect(known.get("mknod")).toBe(33); // the test can tell
+    expect(known.get("__xmknod")).toBeLessThanOrEqual(17);
+  });
+}
 
 test("openLibc names the functions that a libc does not have, and the libc", () => {
   const open = (file: string, names: readonly string[]) => {

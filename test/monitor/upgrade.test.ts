@@ -133,8 +133,9 @@ describe("an upgrade of the monitor", () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);
     const id = await daemon.run(podId, pod, ["sleep", "600"]);
-    const long = daemon.exec(id, "sleep 13"); // more than the ten seconds that an upgrade waits
-    await until("it runs", async () => (await daemon.exec(id, "ps")).stdout.includes("sleep 13"));
+    const busy = `sleep ${10 + 3 * pace}`; // more than the ten seconds that an upgrade waits
+    const long = daemon.exec(id, busy, 60);
+    await until("it runs", async () => (await daemon.exec(id, "ps")).stdout.includes(busy));
     const other = join(daemon.dir, "fourth-build");
     copyFileSync(executable, other);
     const [pid] = daemon.monitors();

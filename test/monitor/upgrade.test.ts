@@ -43,11 +43,12 @@ describe("an upgrade of the monitor", () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);
     const count = 300_000;
-    const writer = await daemon.run(podId, pod, `seq ${count}; sleep ${4 * pace}; exit 77`);
+    const untilTold = "until [ -e /end ]; do usleep 50000; done";
+    const writer = await daemon.run(podId, pod, `seq ${count}; ${untilTold}; exit 77`);
     const terminal = await daemon.run(
       podId,
       pod,
-      `for i in 1 2 3 4 5 6 7 8; do echo $i; sleep ${0.5 * pace}; done`,
+      `for i in 1 2 3 4 5 6 7 8; do echo $i; sleep ${0.5 * pace}; done; ${untilTold}`,
       {
         tty: true,
       },
@@ -68,6 +69,7 @@ describe("an upgrade of the monitor", () => {
     }
     expect(daemon.monitors()).toEqual([pid!]);
     expect((await daemon.status(reader)).state).toBe(ContainerState.CONTAINER_RUNNING);
+    for (const id of [writer, terminal]) await daemon.exec(id, "touch /end");
     const exit = await daemon.exited(writer);
     expect(exit.exitCode).toBe(77);
     const lines = logText(readFileSync(exit.status.log_path!, "utf8")).split("\n");

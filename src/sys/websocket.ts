@@ -190,8 +190,21 @@ function headOf(opcode: number, length: number, masked: boolean): Buffer {
   return head;
 }
 
-/** Masks or unmasks in place; at: bytes of the frame before these. */
+/** Masks or unmasks in place, words at a time; at: bytes of the frame before these. */
 function unmask(bytes: Uint8Array, mask: Uint8Array, at: number): void {
+  const lead = Math.min(-bytes.byteOffset & 3, bytes.length);
+  unmaskBytes(bytes.subarray(0, lead), mask, at);
+  const count = (bytes.length - lead) >> 2;
+  const tail = lead + count * 4;
+  unmaskBytes(bytes.subarray(tail), mask, at + tail);
+  if (count === 0) return; // and there may be no word's boundary
+  const words = new Uint32Array(bytes.buffer, bytes.byteOffset + lead, count);
+  const key = Uint8Array.from([0, 1, 2, 3], (index) => mask[(at + lead + index) & 3]!);
+  const [word] = new Uint32Array(key.buffer);
+  for (let index = 0; index < count; index++) words[index]! ^= word!;
+}
+
+function unmaskBytes(bytes: Uint8Array, mask: Uint8Array, at: number): void {
   for (let index = 0; index < bytes.length; index++) {
     bytes[index]! ^= mask[(at + index) & 3]!;
   }

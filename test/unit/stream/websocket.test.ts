@@ -60,6 +60,22 @@ describe("a server", () => {
     },
   );
 
+  test.each([1, 3, 4, 7, 13, 4096])(
+    "unmasks bytes at any address, in pieces of %d",
+    async (size) => {
+      const payloads = Array.from({ length: 40 }, (_, length) =>
+        Buffer.from(Array.from({ length }, (_, index) => (index * 37 + length) & 255)),
+      );
+      const wire = played(Buffer.concat(payloads.map((payload) => frame(0x82, payload))), size);
+      const read: Buffer[] = [];
+      for await (const { first, bytes } of new WebSocketConnection(wire, "server").pieces()) {
+        if (first) read.push(Buffer.from(bytes));
+        else read.push(Buffer.concat([read.pop()!, bytes]));
+      }
+      expect(read).toEqual(payloads);
+    },
+  );
+
   const wrong: [string, Buffer, number, string][] = [
     ["without a mask", frame(0x82, "x", { masked: false }), 1002, "without a mask"],
     ["with an extension", frame(0xc2, "x"), 1002, "extension"],

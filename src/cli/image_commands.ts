@@ -62,7 +62,11 @@ export const load = defineCommand({
       description: "Paths on the daemon's host; gzip and zstd are unpacked",
       ...repeatable,
     },
-    name: { type: "string", description: "Name for an image that has none, or only a tag" },
+    name: {
+      type: "string",
+      description:
+        "Name for the file's image, beside its own; without a tag, the repository of bare tags",
+    },
     ...quietArg,
     ...hostArg,
   },

@@ -5,7 +5,8 @@ import type { NewImage } from "./pull.ts";
 import { parseReference } from "../registry/reference.ts";
 
 /**
- * given: the name of an image without one, or the repository of bare tags.
+ * given: with a tag, a name for the only image without one, or else for the only image, beside its own names;
+ * without a tag, also the repository of bare tags.
  * @throws CriError INVALID_ARGUMENT for an invalid name, and if several images would get the given one.
  */
 export function imagesOfArchive(
@@ -13,18 +14,33 @@ export function imagesOfArchive(
   path: string,
   given: string | undefined,
 ): NewImage[] {
-  const nameless = images.filter(({ names, tags }) => names.length + tags.length === 0).length;
-  if (given !== undefined && nameless > 1) {
-    const message = `${path} holds ${nameless} images without a name, and only one can be ${given}: load them without --name and use their ids`;
-    throw new CriError("INVALID_ARGUMENT", message);
-  }
-  return images.map((image) => newImage(image, path, given));
+  if (given === undefined) return images.map((image) => newImage(image, image.names, path));
+  const { domain, path: repository } = parseReference(given);
+  const hasTag = /[:@][^/]*$/.test(given);
+  const completed = images.map(({ names, tags }) =>
+    hasTag ? names : [...names, ...tags.map((tag) => `${domain}/${repository}:${tag}`)],
+  );
+  const taker = takerOf(images, path, given, hasTag);
+  return images.map((image, i) =>
+    newImage(image, image === taker ? [...completed[i]!, given] : completed[i]!, path),
+  );
 }
 
-function newImage(image: ArchiveImage, path: string, given: string | undefined): NewImage {
+/** Returns the image that gets the given name; undefined if the name completes bare tags and no image lacks one. */
+function takerOf(images: ArchiveImage[], path: string, given: string, hasTag: boolean) {
+  const nameless = images.filter(({ names, tags }) => names.length + tags.length === 0);
+  if (nameless.length === 0 && !hasTag && images.some(({ tags }) => tags.length > 0)) return;
+  const takers = nameless.length > 0 ? nameless : images;
+  if (takers.length === 1) return takers[0];
+  const kind = nameless.length > 0 ? " without a name" : "";
+  const message = `${path} holds ${takers.length} images${kind}, and only one can be ${given}: load them without --name`;
+  throw new CriError("INVALID_ARGUMENT", message);
+}
+
+function newImage(image: ArchiveImage, names: string[], path: string): NewImage {
   const repoTags = new Set<string>();
   const repoDigests = new Set<string>();
-  for (const name of namesOf(image, given)) {
+  for (const name of names) {
     const reference = parseReference(name);
     if (reference.digest === undefined) repoTags.add(reference.name);
     const repository = `${reference.domain}/${reference.path}`;
@@ -42,11 +58,4 @@ function newImage(image: ArchiveImage, path: string, given: string | undefined):
     source: { kind: "file", path },
     what: path,
   };
-}
-
-function namesOf({ names, tags }: ArchiveImage, given: string | undefined): string[] {
-  if (given === undefined) return names;
-  if (names.length + tags.length === 0) return [given];
-  const { domain, path } = parseReference(given);
-  return [...names, ...tags.map((tag) => `${domain}/${path}:${tag}`)];
 }

@@ -178,13 +178,14 @@ export class ImageStore implements AsyncDisposable {
 
   /** Registers the images of an archive or OCI layout folder on this host. */
   async load(path: string, o: { name?: string } & RegisterOptions): Promise<ImageRecord[]> {
-    const name = o.name ? parseReference(o.name).name : undefined;
+    // Before anything is unpacked.
+    if (o.name !== undefined) parseReference(o.name);
     const scratch = await this.#layers.makeScratch();
     try {
       const found = await this.#readArchive(path, scratch, o.signal);
       const loaded: ImageRecord[] = [];
       const { imagesOfArchive } = await import("./load.ts");
-      for (const image of imagesOfArchive(found, path, name)) {
+      for (const image of imagesOfArchive(found, path, o.name)) {
         const record = await this.#register(image, o);
         const known = record.repoTags[0] ?? "without a name";
         this.#options.log.info("image loaded", { image: known, id: record.id, path });

@@ -231,6 +231,8 @@ test("import takes docker archives packed by zstd", async () => {
   const archive = dockerArchive([{ image: one, name: "docker.io/library/packed:1" }]);
   fs.writeFileSync(file, Bun.zstdCompressSync(archive));
   expect(isuladTs("import", file).stdout).toBe("Loaded image: docker.io/library/packed:1\n");
+  const renamed = isuladTs("load", "--name", "example.test/pause:3", file);
+  expect(renamed.stdout).toContain("Loaded image: example.test/pause:3\n");
   await remove("packed:1");
 });
 

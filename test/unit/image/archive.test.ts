@@ -205,8 +205,18 @@ describe("imagesOfArchive", () => {
     expect(of([{ tags: ["v1"] }])).toEqual([[]]);
   });
 
+  test("gives the name to the only image beside its own", () => {
+    expect(of([{ names: ["b:1"] }], "r.test/a")).toEqual([
+      ["docker.io/library/b:1", "r.test/a:latest"],
+    ]);
+    expect(of([{ tags: ["v1"] }], "r.test:5000/a:2")).toEqual([["r.test:5000/a:2"]]);
+    expect(of([{ tags: ["v1"] }], "r.test:5000/a")).toEqual([["r.test:5000/a:v1"]]);
+  });
+
   test("refuses one name for several images", () => {
     expect(() => of([{}, {}], "a")).toThrow("2 images without a name");
+    expect(() => of([{ names: ["b:1"] }, { names: ["c:1"] }], "a")).toThrow("2 images, and");
+    expect(() => of([{ tags: ["v1"] }, { tags: ["v2"] }], "a:1")).toThrow("2 images, and");
     expect(of([{}, {}])).toEqual([[], []]);
   });
 

@@ -14,7 +14,7 @@ beforeAll(async () => {
   if (!hasWeight) return;
   folder = mkdtempSync(join(tmpdir(), "isulad-blockio-"));
   const file = join(folder, "classes.yaml");
-  writeFileSync(file, "Classes:\n  Slow:\n    - Weight: 505\n  Slower:\n    - Weight: 10\n");
+  writeFileSync(file, "Classes:\n  Slow:\n    - Weight: 510\n  Slower:\n    - Weight: 10\n");
   daemon = await startDaemon({ network: false, config: { "blockio-config-file": file } });
 });
 afterAll(async () => {
@@ -22,9 +22,9 @@ afterAll(async () => {
   if (folder !== "") rmSync(folder, { recursive: true });
 });
 
-/** The kernel's weights are 1 to 10,000 for 10 to 1,000. */
+/** The kernel's weights are 1 to 10,000 for 10 to 1,000; these are converted without a remainder. */
 test.skipIf(!hasWeight).each([
-  ["Slow", "5001"],
+  ["Slow", "5051"],
   ["Slower", "1"],
   [undefined, "100"],
 ])("class %p", async (name, weight) => {

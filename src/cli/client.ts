@@ -134,7 +134,7 @@ function asCriError(error: unknown, target: Target): CriError {
 /** Returns the reason in grpc-js's text, and what to try next. */
 export function unreachableReason(details: string): string {
   const errno = /\bE[A-Z]{3,}\b/.exec(details)?.[0] ?? "";
-  const next = "Is it running? Use --host for another socket.";
+  const next = "Is it running? Use --host for another socket, or correct /etc/crictl.yaml.";
   const known: Record<string, string> = {
     ENOENT: `no such socket. ${next}`,
     ECONNREFUSED: `connection refused. ${next}`,

@@ -77,7 +77,7 @@ test("a missing socket is reported with its path and a hint", async () => {
   using client = connect(join(dir, "none.sock"));
   expect(await client.Version({}).catch((error) => [error.code, error.message])).toEqual([
     "UNAVAILABLE",
-    `Cannot reach the daemon at ${join(dir, "none.sock")}: no such socket. Is it running? Use --host for another socket.`,
+    `Cannot reach the daemon at ${join(dir, "none.sock")}: no such socket. Is it running? Use --host for another socket, or correct /etc/crictl.yaml.`,
   ]);
 });
 

@@ -75,8 +75,8 @@ async function answers(): Promise<boolean> {
 
 beforeAll(async () => {
   if (isSkipped) return;
-  // Empty ones are of earlier tests; an uninstall removes them.
-  shell("rmdir /run/netns 2>/dev/null || true");
+  // An empty one is of earlier tests, and a mount; an uninstall removes it.
+  shell("{ umount /run/netns; rmdir /run/netns; } 2>/dev/null || true");
   before = traces();
   writeFileSync(environmentPath, "NO_PROXY=example.test\nBUN_JSC_useBaselineJIT=0\n");
   shell(`${executable} install`);

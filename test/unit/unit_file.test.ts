@@ -2,6 +2,7 @@
 import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import { defaultHost } from "../../src/cli/client.ts";
 import { groups } from "../../src/cli/commands.ts";
 import { ungrouped } from "../../src/cli/help.ts";
 import { unitFiles } from "../../src/install/files.ts";
@@ -45,6 +46,12 @@ test("pods outlive a stop of the unit", () => {
     Delegate: ["yes"],
     OOMPolicy: ["continue"],
   });
+});
+
+test("a reload asks this daemon, also where crictl's file names another runtime", () => {
+  expect(Service["Environment"]).toEqual([`ISULAD_HOST=${defaultHost}`]);
+  const keys = Object.keys(Service); // systemd: settings of a later EnvironmentFile= override Environment=
+  expect(keys.indexOf("Environment")).toBeLessThan(keys.indexOf("EnvironmentFile"));
 });
 
 test("environment files are optional, and nothing of them loads code into the daemon", () => {

@@ -135,20 +135,23 @@ describe("the names of an OCI layout", () => {
     await fixture.store.load(folder, { ...(name && { name }), signal: within() });
 
   test.each(["latest", "My-Tag", "v9", "", "My App/for you"])(
-    "that are no more than %p give none, or one of the given repository",
+    "that are no more than %p give none, or one of the given repository, and a given tag counts",
     async (tag) => {
       const folder = await layout([[image, tag]]);
       const [nameless] = await from(folder);
       expect(nameless).toMatchObject({ id: image.config.digest, repoTags: [], repoDigests: [] });
-      const [named] = await from(folder, "me/mine:2");
+      const [completed] = await from(folder, "me/mine");
       const isTag = /^[\w-]+$/.test(tag);
-      expect(named!.repoTags).toEqual([`docker.io/me/mine:${isTag ? tag : "2"}`]);
+      const names = [`docker.io/me/mine:${isTag ? tag : "latest"}`];
+      expect(completed!.repoTags).toEqual(names);
+      const [named] = await from(folder, "me/mine:2");
+      expect(named!.repoTags).toEqual([...names, "docker.io/me/mine:2"]); // the same image
     },
   );
 
-  test("are used if they are full references", async () => {
+  test("are used if they are full references, beside the given one", async () => {
     const [named] = await from(await layout([[image, "quay.io/me/mine:3"]]), "me/other:1");
-    expect(named!.repoTags).toEqual(["quay.io/me/mine:3"]);
+    expect(named!.repoTags).toEqual(["quay.io/me/mine:3", "docker.io/me/other:1"]);
   });
 
   test("may be missing for one image if a name is given, not for two", async () => {

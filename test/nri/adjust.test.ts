@@ -141,9 +141,10 @@ test("a container in a plugin's cgroup has its statistics, limits and end there"
   const cgroupsPath = `${daemon.cgroupParent}/chosen`;
   const adjust = { linux: { cgroupsPath, resources: { memory: { limit: int(24 << 20) } } } };
   await plugins.adjusting([["10", "v061", { adjust }]], async (name) => {
-    // All execs come before the OOM: the kernel might kill one of them instead.
-    const command = `while [ ! -e /go ]; do sleep 0.1; done
-      head -c 100m /dev/zero | tail >/dev/null & wait $!; echo killed; exec sleep 600`;
+    // All execs come before the OOM: the kernel might kill one of them instead. Only one process
+    // allocates: while its memory is freed, a second one would run out of it, and the shell be killed.
+    const command = `until [ -e /go ]; do sleep 0.1; done
+      dd if=/dev/zero of=/dev/null bs=200M count=1; echo killed; exec sleep 600`;
     const id = await daemon.run(podId, pod, command, { metadata: { name } });
     expect(spec(id).linux.cgroupsPath).toBe(cgroupsPath);
     const { stats } = await daemon.client.ContainerStats({ container_id: id });

@@ -19,8 +19,11 @@ export function kind<Output>(
   allowed: string,
   schema: v.GenericSchema<unknown, Output>,
 ): Kind<Output> {
-  return { shape, allowed, schema };
+  return { shape, allowed, schema: shape === "map" ? v.pipe(notList, schema) : schema };
 }
+
+/** valibot's records take a list for a map of "0", "1" and so on. */
+const notList = v.custom<unknown>((value) => !Array.isArray(value));
 
 export const flag = kind("switch", "true or false", v.boolean());
 

@@ -2,7 +2,7 @@
 // proxy; without Go the tests are skipped with a message.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawn, spawnSync } from "node:child_process";
-import { existsSync, renameSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
@@ -166,5 +166,21 @@ test.skipIf(!there)("crictl events shows container events", async () => {
     }
   } finally {
     child.kill();
+  }
+});
+
+test.skipIf(!there)("docs/cli_flags.md has each command of crictl with each of its flags", () => {
+  const page = readFileSync(join(import.meta.dirname, "../../docs/cli_flags.md"), "utf8");
+  const [crictlPart = ""] = page.split("\n## podman");
+  const help = (...argv: string[]) => run(...argv, "--help");
+  const rows = [...crictlPart.matchAll(/^\| `([a-z-]+)` \|(.+)\|$/gm)];
+  const listed = /^COMMANDS:\n([^]*?)\n\n/m.exec(help())![1]!.matchAll(/^ +([a-z-]+)/gm);
+  const commands = [...listed].map(([, name]) => name!).filter((name) => name !== "help");
+  expect(rows.map(([, name]) => name!).sort()).toEqual(commands.sort());
+  for (const [, name = "", cells = ""] of rows) {
+    const lines = help(name).matchAll(/^ +(?:-\w, )?(--.+?)(?: {2}|$)/gm);
+    const flags = [...lines].flatMap(([, left]) => left!.match(/--[a-z-]+/g)!);
+    const lacking = flags.filter((flag) => flag !== "--help" && !cells.includes(`\`${flag}\``));
+    expect([name, lacking]).toEqual([name, []]);
   }
 });

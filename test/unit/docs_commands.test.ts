@@ -1,7 +1,5 @@
 // Tests that the command lines of README.md and docs/ name commands, options and flags that exist.
 import { expect, spyOn, test } from "bun:test";
-import { readdirSync, readFileSync } from "node:fs";
-import { join } from "node:path";
 import type { CommandDef, SubCommandsDef } from "citty";
 import { messageOf } from "../../src/base/errors.ts";
 import { groups, passthrough } from "../../src/cli/commands.ts";
@@ -9,15 +7,10 @@ import { configShowName, parseFlags } from "../../src/cli/config.ts";
 import { resolve, ungrouped } from "../../src/cli/help.ts";
 import { commandFirst } from "../../src/cli/leading_options.ts";
 import { runProgram } from "../../src/cli/program.ts";
+import { commandLines, shownCommands } from "../shown_commands.ts";
 
-const root = join(import.meta.dirname, "../..");
-const guides = readdirSync(join(root, "docs")).filter((name) => name.endsWith(".md"));
-const pages = ["README.md", "CONTRIBUTING.md", ...guides.map((name) => `docs/${name}`)];
 const name = "isulad-ts";
-
-const shown = pages.flatMap((page) =>
-  commandLines(readFileSync(join(root, page), "utf8")).map((words) => ({ page, words })),
-);
+const shown = shownCommands();
 
 test("every command line of the documentation is accepted", async () => {
   const problems: string[] = [];
@@ -101,37 +94,4 @@ async function idle(table: SubCommandsDef): Promise<SubCommandsDef> {
     return [key, { args, ...runs, ...(below && { subCommands: await idle(below) }) }] as const;
   });
   return Object.fromEntries(await Promise.all(entries)) as SubCommandsDef;
-}
-
-/** Returns the words behind `isulad-ts` of each command line in ```sh blocks, then of those in code spans. */
-function commandLines(text: string): string[][] {
-  const blocks = [...text.matchAll(/^```sh\n([^]*?)^```/gm)].map((match) => match[1]!);
-  const lines = blocks.flatMap((block) => block.replaceAll(/\\\n/g, " ").split("\n"));
-  const prose = text.replaceAll(/^```[^]*?^```/gm, "");
-  const spans = [...prose.matchAll(/`([^`\n]+)`/g)].map(([, span]) =>
-    span!.replaceAll(/[[\]]/g, ""),
-  );
-  return [...lines, ...spans]
-    .flatMap(commandsOf)
-    .filter((words) => words.length > 0 && words[0] !== "COMMAND");
-}
-
-/** Splits a line of a shell into its commands, and keeps the arguments of ours. */
-function commandsOf(line: string): string[][] {
-  const inner = [...line.matchAll(/\$\(([^()]*)\)/g)].flatMap((match) => commandsOf(match[1]!));
-  const outer = line.replaceAll(/\$\([^()]*\)/g, "VALUE").replaceAll(/\d?>+&?\s*\S+/g, "");
-  const found: string[][] = [[]];
-  for (const [token] of outer.matchAll(/#.*|[|;&]+|(?:'[^']*'|"[^"]*"|[^\s'"|;&])+/g)) {
-    if (token.startsWith("#")) break;
-    if (/^[|;&]/.test(token)) found.push([]);
-    else found.at(-1)!.push(token.replaceAll(/['"]/g, ""));
-  }
-  return [...found.map(ownArguments), ...inner].filter((words) => words !== undefined);
-}
-
-function ownArguments(words: string[]): string[] | undefined {
-  const first = words.findIndex((word) => !/^(\$|sudo|[A-Z_]+=.*)$/.test(word));
-  return /^(.*\/)?isulad-ts$/.test(words[first] ?? "")
-    ? words.slice(first + 1).filter((word) => word !== "…")
-    : undefined;
 }

@@ -25,6 +25,7 @@ import { messageOf } from "./base/errors.ts";
 import { isJournal } from "./base/journal.ts";
 import { createLog, type Log } from "./base/log.ts";
 import { ignoreStraySignals } from "./sys/stray_signals.ts";
+import { runBeforeChildren } from "./sys/process.ts";
 import { setUmask, usualUmask } from "./sys/umask.ts";
 
 /** For tests: ISULAD_FAILPOINTS (base/failpoints.ts) stops the start without this flag. */
@@ -120,9 +121,10 @@ async function runMonitor(args: string[]): Promise<number> {
   process.exit(0); // Its worker still waits in the kernel.
 }
 
-/** Sets umask and signal handlers independently of the parent process, before any file is made. */
+/** Sets umask, priority and signal handlers independently of the parent process, before any file is made. */
 function prepareProcess(log: Log): void {
   setUmask(usualUmask);
+  runBeforeChildren();
   ignoreStraySignals(log);
 }
 

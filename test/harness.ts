@@ -49,6 +49,8 @@ export type DaemonOptions = {
   image?: boolean;
   /** Another build than the one under test, with the same file name. */
   executable?: string;
+  /** true: it has a session of its own, as a service has. */
+  detached?: boolean;
 };
 
 export type Exit = { exitCode: number; reason: string; status: ContainerStatus };
@@ -150,11 +152,11 @@ export class Daemon implements AsyncDisposable {
   /** Starts the daemon with these failpoints and waits until it answers. @throws Error with its log. */
   async start(failpoints = ""): Promise<void> {
     const log = openSync(this.logFile, "a");
-    const { executable: program = executable, flags = [], env: more } = this.#options;
+    const { executable: program = executable, flags = [], env: more, detached } = this.#options;
     const armed = failpoints === "" ? {} : { ISULAD_FAILPOINTS: failpoints };
     const argv = ["--config", this.configFile, ...flags];
     const env = { ...process.env, ...more, ...armed };
-    const child = spawn(program, argv, { stdio: ["ignore", log, log], cwd: "/", env });
+    const child = spawn(program, argv, { stdio: ["ignore", log, log], cwd: "/", env, detached });
     closeSync(log);
     this.#process = child;
     const ended = new Promise<never>((_, reject) => {

@@ -26,6 +26,7 @@ const signatures = {
   waitpid: { args: ["i32", "buffer", "i32"], returns: "i32" },
   sigprocmask: { args: ["i32", "buffer", "buffer"], returns: "i32" },
   setpriority: { args: ["i32", "i32", "i32"], returns: "i32" },
+  sched_setscheduler: { args: ["i32", "i32", "buffer"], returns: "i32" },
   setpgid: { args: ["i32", "i32"], returns: "i32" },
   getrlimit: { args: ["i32", "buffer"], returns: "i32" },
   setrlimit: { args: ["i32", "buffer"], returns: "i32" },

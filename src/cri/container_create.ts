@@ -205,7 +205,7 @@ async function specOf(
     defaults: containerDefaults(context),
     cgroupsPath: context.cgroup.containerCgroupsPath(sandbox.cgroup.parent, sandbox.id, id),
     rootfsPath: mounted.rootfsPath,
-    hostname: podHostname(sandbox.config, sandbox.networkMode === "host"),
+    hostname: podHostname(sandbox.config),
     targetPid: targetPid(context, container),
     runtimeAnnotations: context.cgroup.containerAnnotations(),
     selinux: handlerLabels(context, container, "container"),

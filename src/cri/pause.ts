@@ -44,7 +44,7 @@ export async function startPause(
     defaults: containerDefaults(context),
     cgroupsPath: context.cgroup.containerCgroupsPath(sandbox.cgroup.parent, id, id),
     rootfsPath,
-    hostname: podHostname(config, sandbox.networkMode === "host"),
+    hostname: podHostname(config),
     runtimeAnnotations: context.cgroup.containerAnnotations(),
     selinux: handlerLabels(context, sandbox, "guest"),
     ...(isInGuest(sandbox) ? { guest: { sysctls: sysctlsOf(context, sandbox), imageName } } : {}),

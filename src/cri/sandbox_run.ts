@@ -198,8 +198,7 @@ async function makeFiles({ context, sandbox }: Making): Promise<void> {
   const files = filesOfPod(context, sandbox);
   const owner = rootfsOwner(sandbox);
   if (owner !== undefined) context.usernsAccess.grant(sandbox.id, owner.gid);
-  const hostNetwork = sandbox.networkMode === "host";
-  await makePodFiles(files, sandbox.config, { hostNetwork, owner });
+  await makePodFiles(files, sandbox.config, owner);
 }
 
 async function setSysctls(

@@ -2,8 +2,9 @@
 // the same content. Runs in the daemon.
 import { mkdir, rm } from "node:fs/promises";
 import { activity } from "../base/activity.ts";
-import { codeOf, messageOf } from "../base/errors.ts";
+import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { clip } from "../base/text.ts";
 import type { UnpackPool } from "./unpack_pool.ts";
 import type { ClonedLayer } from "./job_clone.ts";
 import type { LayerLimits, LayerSource } from "./job_unpack.ts";
@@ -14,6 +15,8 @@ import { LayerTimes } from "./layer_times.ts";
 import { assertDiskSpace } from "./disk_space.ts";
 import { KeyedLock } from "../base/keyed_lock.ts";
 import { Semaphore } from "../base/semaphore.ts";
+
+const shownBytesMax = 200;
 
 export type LayerWant = LayerDescriptor & {
   chainId: string;
@@ -206,7 +209,7 @@ export class LayerMaker {
       try {
         return await this.#unpackFrom(source, want, { ...o, scratch });
       } catch (error) {
-        if (source.kind !== "registry" || codeOf(error) !== "DATA_LOSS") throw error;
+        if (source.kind !== "registry" || codeOf(error) !== "DATA_LOSS") throw missing(error, want);
         const { withoutMirrors } = await import("../registry/pull_session.ts");
         const session = withoutMirrors(source.session);
         if (session === undefined) throw error;
@@ -246,6 +249,18 @@ export class LayerMaker {
     };
     return await activity("pull", { phase: "layer" }, run, () => ({ layer: digest }));
   }
+}
+
+/**
+ * Explains why a registry may lack a layer: one of these media types need not be there, and its urls are not
+ * followed, because an image must not choose which hosts a node asks.
+ */
+function missing(error: unknown, { mediaType, urls }: LayerWant): unknown {
+  const isElsewhere = /\.foreign\.|\.nondistributable\./.test(mediaType);
+  if (!isElsewhere || codeOf(error) !== "NOT_FOUND") return error;
+  const where = urls?.length ? ` but at ${clip(urls.join(", "), shownBytesMax)}` : "";
+  const message = `${messageOf(error)}; the image says that this layer is not in registries${where} (${clip(mediaType, shownBytesMax)}): push it with its non-distributable layers, or build it from another base image`;
+  return new CriError("NOT_FOUND", message, { cause: error });
 }
 
 async function emptyScratch(scratch: string): Promise<void> {

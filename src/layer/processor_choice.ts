@@ -12,6 +12,8 @@ export type LayerDescriptor = {
   digest: string;
   size: number;
   annotations?: Record<string, string> | null;
+  /** Where a layer that need not be in the registry can be fetched. */
+  urls?: string[] | null;
 };
 
 /** One program of the chain; mediaType: of its input. */

@@ -12,6 +12,7 @@ import { mount, MS_BIND, MS_RDONLY, MS_REMOUNT } from "../sys/mount.ts";
 import { mountPoints } from "../sys/mount_table.ts";
 import { shifted, type CopyJob } from "./job_copy.ts";
 import { mountOverlay, unmountAll, unmountView, type OverlayOption } from "./overlay.ts";
+import { isOpaque } from "./whiteouts.ts";
 import type { ContainerQuota } from "./container_quota.ts";
 
 /** A pod's user namespace, which maps ids from 0 up to this node's from uid and gid up. */
@@ -53,7 +54,11 @@ export async function mountRootfs(parts: RootfsParts, maker: RootfsMaker): Promi
   const names = lower.length === 0 ? ["empty"] : lower;
   if (copy === undefined) {
     setRootAttributes(join(trees, names.at(-1)!), dir, owner);
-    await mountOverlay({ trees, names, dir, readonly, userns: owner?.userns, label, options });
+    // overlayfs merges the roots of all layers that it is given, opaque or not.
+    const opaque = names.findLastIndex((name) => isOpaque(join(trees, name)));
+    const shown = names.slice(Math.max(0, opaque));
+    const userns = owner?.userns;
+    await mountOverlay({ trees, names: shown, dir, readonly, userns, label, options });
   } else {
     const from = names.map((name) => join(trees, name));
     await copy({ kind: "copy", trees: from, folder: join(dir, "upper"), shift: owner, label });

@@ -113,6 +113,13 @@ export class Untar implements Unpacker {
 
   /** Sets the folders' attributes; no entry may follow. */
   end(): void {
+    for (const [path, { kind }] of this.entries) {
+      if (kind === "whiteout" && this.#isBelowOpaque(path)) {
+        // Nothing is left to hide, and overlayfs lists the names of whiteouts in a folder that it does not merge.
+        fs.unlinkSync(absolute(path));
+        this.entries.delete(path);
+      }
+    }
     // Last, since adding content changes a folder's mtime, and content may inherit its owner and mode.
     for (const [path, folder] of this.entries) {
       try {
@@ -121,6 +128,14 @@ export class Untar implements Unpacker {
         throw withEntry(error, path);
       }
     }
+  }
+
+  /** Not the root, which overlayfs merges even if it is opaque. */
+  #isBelowOpaque(path: string): boolean {
+    for (let end = path.lastIndexOf("/"); end > 0; end = path.lastIndexOf("/", end - 1)) {
+      if (this.entries.get(path.slice(0, end))!.isOpaque) return true;
+    }
+    return false;
   }
 
   /** Like mkdir -p; follows symlinks of this layer to folders. */

@@ -22,21 +22,20 @@ export function podFiles(folder: string, hostIpc: boolean): PodFiles {
   };
 }
 
-/** Returns the pod's hostname; "" for an unnamed pod outside the node's network. */
-export function podHostname(config: PodSandboxConfig, hostNetwork: boolean): string {
-  if (config.hostname) return config.hostname;
-  return hostNetwork ? nodeName() : "";
+/** Returns the pod's hostname; a pod without one keeps the node's, which its UTS namespace begins with. */
+export function podHostname(config: PodSandboxConfig): string {
+  return config.hostname || nodeName();
 }
 
 /** Writes the files and mounts the shm. owner: the root of the pod's user namespace. */
 export async function makePodFiles(
   files: PodFiles,
   config: PodSandboxConfig,
-  { hostNetwork, owner }: { hostNetwork: boolean; owner?: { uid: number; gid: number } },
+  owner?: { uid: number; gid: number },
 ): Promise<void> {
   const hosts = (await readTextIfExists("/etc/hosts")) ?? "127.0.0.1\tlocalhost\n";
   await writeFile(files.hosts, hosts, { mode: 0o644 });
-  await writeFile(files.hostname, `${podHostname(config, hostNetwork)}\n`, { mode: 0o644 });
+  await writeFile(files.hostname, `${podHostname(config)}\n`, { mode: 0o644 });
   await writeFile(files.resolvConf, await resolvConf(config), { mode: 0o644 });
   if (owner !== undefined) {
     for (const file of [files.hosts, files.hostname, files.resolvConf]) {
@@ -59,12 +58,13 @@ export function removePodFiles(files: PodFiles): void {
   }
 }
 
-/** Renders the pod's DNS settings; without any, copies the node's. */
-async function resolvConf(config: PodSandboxConfig): Promise<string> {
-  const { servers = [], searches = [], options = [] } = config.dns_config ?? {};
-  if (servers!.length + searches!.length + options!.length === 0) {
-    return (await readTextIfExists("/etc/resolv.conf")) ?? "";
-  }
+/**
+ * Renders the pod's DNS settings; without any, copies the node's. Empty settings are settings: a kubelet whose
+ * `resolvConf` is an empty file sends them, and its pods must not resolve names by the node's servers.
+ */
+async function resolvConf({ dns_config }: PodSandboxConfig): Promise<string> {
+  if (!dns_config) return (await readTextIfExists("/etc/resolv.conf")) ?? "";
+  const { servers = [], searches = [], options = [] } = dns_config;
   const lines = servers!.map((server) => `nameserver ${server}\n`);
   if (searches!.length > 0) lines.unshift(`search ${searches!.join(" ")}\n`);
   if (options!.length > 0) lines.push(`options ${options!.join(" ")}\n`);

@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { createConnection } from "node:net";
+import { hostname } from "node:os";
 import { runtime } from "../../src/proto/messages.js";
 import { failure, own, until } from "../expect.ts";
 import { busybox, type Daemon, startDaemon } from "../harness.ts";
@@ -193,6 +194,15 @@ describe("network", () => {
     for (const line of ["nameserver 10.9.8.7", "search x.test", "options ndots:3"]) {
       expect(text).toContain(line);
     }
+    await daemon.removePod(id);
+  });
+
+  test("without a hostname the pod has the node's, everywhere", async () => {
+    const config = { ...daemon.podConfig(), hostname: "" };
+    const id = await daemon.runPod(config);
+    const script = "hostname; cat /etc/hostname; echo $HOSTNAME";
+    const { text } = await daemon.output(id, config, script);
+    expect(text).toBe(`${hostname()}\n`.repeat(3));
     await daemon.removePod(id);
   });
 

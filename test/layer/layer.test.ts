@@ -171,12 +171,15 @@ describe("whiteouts", () => {
         { name: "gone", data: "1" },
         { name: "d/one", data: "1" },
         { name: "d/two", data: "1" },
+        { name: "d/sub/old", data: "1" },
         { name: "again/old", data: "1" },
         { name: "later/old", data: "1" },
       ],
       [
         { name: ".wh.gone" },
+        { name: "d/.wh.one" }, // as aufs and some builders write beside an opaque mark
         { name: "d/.wh..wh..opq" },
+        { name: "d/sub/.wh.old" },
         { name: "d/three", data: "3" },
         { name: ".wh.again" },
         { name: "again/", type: "5" },
@@ -191,11 +194,22 @@ describe("whiteouts", () => {
     const dir = join(fixture.graph, "containers/whiteouts");
     const root = await fixture.store.mountRootfs(image, { dir });
     expect(fs.readdirSync(root).sort()).toEqual(["again", "d", "keep", "later"]);
-    expect(fs.readdirSync(join(root, "d"))).toEqual(["three"]);
+    expect(fs.readdirSync(join(root, "d")).sort()).toEqual(["sub", "three"]);
+    expect(fs.readdirSync(join(root, "d/sub"))).toEqual([]);
     expect(fs.readdirSync(join(root, "again"))).toEqual(["new"]);
     expect(fs.readdirSync(join(root, "later"))).toEqual(["new"]);
     await fixture.store.unmountRootfs(dir);
   });
+});
+
+test("an opaque root hides the layers below", async () => {
+  const below = [[{ name: "old", data: "1" }], [{ name: "older", data: "1" }]];
+  await load(...below, [{ name: ".wh..wh..opq" }, { name: "new", data: "2" }], [{ name: "top" }]);
+  const image = fixture.store.list()[0]!;
+  const dir = join(fixture.graph, "containers/opaque");
+  const root = await fixture.store.mountRootfs(image, { dir });
+  expect(fs.readdirSync(root).sort()).toEqual(["new", "top"]);
+  await fixture.store.unmountRootfs(dir);
 });
 
 // Version 2 capability set with cap_net_raw, as setcap writes it.

@@ -97,10 +97,19 @@ async function release(plan: Plan): Promise<void> {
   mkdirSync(out, { recursive: true });
   if (readdirSync(out).length > 0) throw new Error(`${out} is not empty: remove it, or see --out`);
   for (const target of plan.bundles) requireCompiler(architectures[target]!.cpu);
-  const documents = join(out, "documents");
-  mkdirSync(documents, { recursive: true });
   const changelog = readFileSync(join(root, "CHANGELOG.md"), "utf8");
   const notes = releaseNotes(changelog, plan.isTrial ? "Unreleased" : version);
+  try {
+    await makeFiles(plan, notes);
+  } catch (error) {
+    rmSync(out, { recursive: true }); // it was empty: the next try need not ask for that
+    throw error;
+  }
+}
+
+async function makeFiles({ version, out, ...plan }: Plan, notes: string): Promise<void> {
+  const documents = join(out, "documents");
+  mkdirSync(documents, { recursive: true });
   const epoch = output(["git", "-C", root, "log", "-1", "--format=%ct"]).trim();
   await writeDocuments(documents);
   const parts = new Map(npmParts().map((part) => [part.purl, part]));

@@ -46,7 +46,7 @@ const mayImport: Record<string, string[]> = {
     "proto",
   ],
   recovery: ["base", "sys", "state", "node", "monitor", "cri"],
-  doctor: ["base", "sys", "node", "registry", "layer"],
+  doctor: ["base", "sys", "node", "registry", "layer", "trace"],
   install: ["base", "sys", "node", "proto"],
   migrate: ["base"],
   cli: ["base", "sys", "doctor", "install", "migrate", "proto"],

@@ -76,10 +76,8 @@ async function commitStart(
     const message = messageOf(error) + adviceOf(context, id);
     await removeFailedStart(context, args); // it may be running: perhaps only the response was lost
     const ended = (old: Container) => startFailed(old, message, String(nowNs()));
-    const failed = await context.containers.update(id, ended, { happened: true });
+    await context.containers.update(id, ended, { happened: true });
     context.exits.exited(id);
-    const subject = failed === undefined ? { id } : containerFields(context, failed);
-    context.log.warn("container did not start", { ...subject, error: message });
     throw new CriError(codeOf(error), `cannot start container ${id}: ${message}`, { cause: error });
   } finally {
     context.starting.delete(id);

@@ -8,6 +8,7 @@ import { codeOf, CriError, grpcCodes, messageOf } from "../base/errors.ts";
 import { nowMs } from "../base/clock.ts";
 import { encodeMessage, type Encoder } from "../base/protobuf.ts";
 import { statusText } from "../base/status_text.ts";
+import { withFullDisk } from "../layer/disk_space.ts";
 import { validateRequest } from "./request_validation.ts";
 import type { Call, Context } from "./context.ts";
 import { subjectOf, type FailureLog } from "./failure_log.ts";
@@ -88,7 +89,8 @@ async function answer<Handler>(
     await started.run(() => run(handler, decoded, signal));
     started.end();
     return undefined;
-  } catch (error) {
+  } catch (thrown) {
+    const error = await withFullDisk(thrown, context.config);
     // Undefined, which a handler may throw, would count as success.
     started.end(error ?? new CriError("INTERNAL", `${name} failed without an error`));
     rpc.failures.add(context, { call: name, request, error });

@@ -144,7 +144,8 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
     if (needsPause(making)) await pause(making);
     await becomeReady(making);
   } catch (error) {
-    context.log.warn("RunPodSandbox failed", { sandbox: first.id, error: messageOf(error) });
+    // The caller's line (failure_log.ts) has the pod's name; this one has the id.
+    context.log.debug("sandbox is rolled back", { sandbox: first.id, error: messageOf(error) });
     await undoSandbox(context, making.sandbox);
     throw error;
   }

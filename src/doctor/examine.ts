@@ -10,6 +10,7 @@ import {
   checkKernel,
   checkOverlay,
 } from "./kernel.ts";
+import { checkCollector } from "./collector.ts";
 import type { Finding, Node } from "./node.ts";
 import {
   checkAddresses,
@@ -45,6 +46,7 @@ export async function examine(node: Node, load: () => LoadedConfig): Promise<Fin
       ["disk of graph", () => checkDisk(node, config)],
       ["secrets", () => checkSecrets(node, config)],
       ["registries", () => checkRegistries(node, config)],
+      ["trace collector", () => checkCollector(node, config)],
     );
   }
   for (const [name, check] of checks) findings.push(...(await outcomeOf(name, check)));

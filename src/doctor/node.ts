@@ -4,9 +4,12 @@ import { statfs } from "node:fs/promises";
 import { createConnection } from "node:net";
 import { networkInterfaces } from "node:os";
 import { join } from "node:path";
+import process from "node:process";
 import { isInPath } from "../base/config_host.ts";
 import { errnoOf } from "../base/errors.ts";
 import { run } from "../sys/run.ts";
+import { sendSpans } from "../trace/exporter.ts";
+import type { TraceSettings } from "../trace/trace_settings.ts";
 
 /** fail: pods cannot run, or not as they should; warn: some pods cannot, or they soon will not. */
 export type State = "ok" | "warn" | "fail";
@@ -41,6 +44,10 @@ export type Node = {
   addresses(): string[];
   /** Connects to an address and closes the connection. @throws the reason. */
   dial(host: string, port: number): Promise<void>;
+  /** The doctor's own environment. */
+  environment: Readonly<Record<string, string | undefined>>;
+  /** Sends an empty batch of spans. @throws the reason if the collector does not take it. */
+  trace(settings: TraceSettings): Promise<void>;
 };
 
 const programMs = 5_000;
@@ -48,7 +55,17 @@ const programBytesMax = 1 << 20;
 const dialMs = 3_000;
 
 export function thisNode(): Node {
-  return { root: "", nowMs: Date.now(), isInstalled: isInPath, output, disk, addresses, dial };
+  return {
+    root: "",
+    nowMs: Date.now(),
+    isInstalled: isInPath,
+    output,
+    disk,
+    addresses,
+    dial,
+    environment: process.env,
+    trace: (settings) => sendSpans(settings, [], dialMs),
+  };
 }
 
 function addresses(): string[] {

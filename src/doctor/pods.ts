@@ -1,13 +1,12 @@
 // Checks what pods are made with: runtimes, networks, the disk of graph, and registries.
 import { accessSync, constants, readdirSync, statSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { URL } from "node:url";
 import type { Config } from "../base/config.ts";
 import { splitAddress } from "../base/config_values.ts";
 import { errnoOf, messageOf } from "../base/errors.ts";
 import type { RuntimeEntry } from "../base/runtime_values.ts";
-import { ConfDir } from "../node/cni_conf.ts";
-import { executables } from "../node/cni.ts";
+import { ConfDir, executables } from "../node/cni_conf.ts";
 import { findPlugin } from "../node/cni_exec.ts";
 import { missingPrograms } from "../node/programs.ts";
 import { proxyFor } from "../registry/proxy.ts";
@@ -35,6 +34,9 @@ export async function checkRuntimes(node: Node, config: Config): Promise<Finding
 
 type Named = { name: string; entry: RuntimeEntry; state: State };
 
+/** Debian's packages that are named like the program. */
+const runtimePackages = ["runc", "crun"];
+
 async function checkRuntime(node: Node, { name, entry, state }: Named): Promise<Finding> {
   const check = `runtime ${name}`;
   const { path } = entry;
@@ -42,7 +44,9 @@ async function checkRuntime(node: Node, { name, entry, state }: Named): Promise<
     accessSync(join(node.root, path), constants.X_OK);
   } catch (error) {
     const detail = `${path} cannot be executed: ${errnoOf(error) ?? messageOf(error)}`;
-    const mend = `install it (apt-get install ${name}), or correct "runtimes" in daemon.json`;
+    const known = runtimePackages.includes(basename(path));
+    const hint = known ? ` (apt-get install ${basename(path)})` : "";
+    const mend = `install it${hint}, or correct "runtimes" in daemon.json`;
     return { check, state, detail, mend };
   }
   if (entry.shim !== undefined) return { check, state: "ok", detail: path };
@@ -96,9 +100,11 @@ export function checkNetwork({ root }: Node, { cniConfDir, cniBinDirs }: Config)
   const check = "pod network";
   const { list, file = "", problem } = new ConfDir(join(root, cniConfDir)).current();
   if (list === undefined) {
-    const detail = problem ?? `no CNI network list in ${cniConfDir}`;
-    const mend = "install the cluster's network add-on, or a list such as dist/10-isulad.conflist";
-    return { check, state: "fail", detail, mend };
+    const absent = `no CNI network list in ${cniConfDir}`;
+    const install =
+      "install the cluster's network add-on; without one, isulad-ts install writes a list";
+    const mend = problem === undefined ? install : damaged;
+    return { check, state: "fail", detail: problem ?? absent, mend };
   }
   const folders = cniBinDirs.map((folder) => join(root, folder));
   const missing = executables(list.plugins).filter((one) => !findPlugin(one, folders));
@@ -109,8 +115,10 @@ export function checkNetwork({ root }: Node, { cniConfDir, cniBinDirs }: Config)
     return { check, state: "fail", detail, mend };
   }
   if (problem === undefined) return { check, state: "ok", detail: `${list.name} of ${file}` };
-  return { check, state: "warn", detail: problem, mend: "correct or remove the file" };
+  return { check, state: "warn", detail: problem, mend: damaged };
 }
+
+const damaged = "correct or remove the file";
 
 /** Shares of a disk that are free. A kubelet begins to evict pods at a tenth, and removes images at 15 %. */
 const [warnShare, failShare] = [0.1, 0.01];

@@ -1,4 +1,4 @@
-// Checks for free disk space before layers are written, and reports a full disk as RESOURCE_EXHAUSTED.
+// Checks for free disk space before layers are written, and names the disk that is full in a failure.
 import { statfs } from "node:fs/promises";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 
@@ -16,6 +16,43 @@ export async function assertDiskSpace(folder: string, bytes: bigint, use: string
 /** Converts ENOSPC and EDQUOT to CriError RESOURCE_EXHAUSTED; returns any other error unchanged. */
 export function asResourceExhausted(error: unknown): unknown {
   if (!["ENOSPC", "EDQUOT"].includes(errnoOf(error) ?? "")) return error;
-  const message = `no space left on the disk of graph: ${messageOf(error)}; isulad-ts images prune removes unused images`;
+  const message = `no space left on the disk of graph: ${messageOf(error)}; ${mends.graph}`;
   return new CriError("RESOURCE_EXHAUSTED", message, { cause: error });
+}
+
+/** Below these a disk counts as full: what failed has been rolled back, and reserved blocks are left. */
+const [littleBytes, fewInodes] = [1 << 20, 64];
+
+const mends = {
+  graph: "isulad-ts images prune removes unused images",
+  state: "see what fills it, or make it larger",
+};
+
+/**
+ * Returns RESOURCE_EXHAUSTED with the full disk and how to free it, or the error as it is if it has another cause:
+ * inotify and cgroups fail with ENOSPC, too.
+ */
+export async function withFullDisk(
+  error: unknown,
+  folders: { graph: string; state: string },
+  isFull: (folder: string) => Promise<boolean> = isAlmostFull,
+): Promise<unknown> {
+  const message = messageOf(error);
+  if (!/\bENOSPC\b|no space left/i.test(message)) return error;
+  if (message.includes("no space left on the disk of")) return error;
+  for (const name of ["graph", "state"] as const) {
+    if (!(await isFull(folders[name]))) continue;
+    const why = `no space left on the disk of ${name} (${folders[name]}): ${message}; ${mends[name]}`;
+    return new CriError("RESOURCE_EXHAUSTED", why, { cause: error });
+  }
+  return error;
+}
+
+async function isAlmostFull(folder: string): Promise<boolean> {
+  try {
+    const { blocks, bavail, bsize, files, ffree } = await statfs(folder);
+    return (blocks > 0 && bavail * bsize < littleBytes) || (files > 0 && ffree < fewInodes);
+  } catch {
+    return false; // the first error counts
+  }
 }

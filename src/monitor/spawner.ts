@@ -97,7 +97,7 @@ const littleBytes = 128 << 10;
 async function spaceHint(folder: string): Promise<string> {
   const { bavail, bsize, ffree, files } = await statfs(folder);
   if (bavail * bsize < littleBytes || (files > 0 && ffree === 0)) {
-    return ` (no space left on the disk of ${folder}: ${bavail * bsize} bytes, ${ffree} inodes)`;
+    return ` (no space left: ${folder} has ${bavail * bsize} bytes and ${ffree} inodes)`;
   }
   return "";
 }

@@ -19,7 +19,7 @@ import { writeFileAtomic } from "../sys/file.ts";
 import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
 import { attachmentsOf, type CniAttachment, quarantineCache } from "./cni_cache.ts";
 import { cachedPods, readCache, removeCache, writeCache } from "./cni_cache.ts";
-import { ConfDir, isSince11, parseConfList } from "./cni_conf.ts";
+import { ConfDir, executables, isSince11, parseConfList } from "./cni_conf.ts";
 import type { ConfList, ConfState, PluginConf } from "./cni_conf.ts";
 import { execPlugin, findPlugin } from "./cni_exec.ts";
 import { convertResult, parseResult, podIps } from "./cni_result.ts";
@@ -94,9 +94,7 @@ export class CniNetwork implements AsyncDisposable {
     const notReady = (message: string) => ({ ready: false, reason, message });
     if (list === undefined) return notReady(problem ?? emptyMessage(confDir));
     const defaults = this.#defaultLists(lists, maxConfNum);
-    const missing = executables(defaults.flatMap(({ plugins }) => plugins)).find(
-      (type) => findPlugin(type, this.#options.binDirs) === undefined,
-    );
+    const missing = this.#missingPlugin(defaults);
     if (missing !== undefined) {
       const dirs = this.#options.binDirs.join(", ");
       return notReady(`CNI plugin ${missing}, required by ${file}, was not found in ${dirs}`);
@@ -131,7 +129,8 @@ export class CniNetwork implements AsyncDisposable {
   /**
    * Returns the attachments that add() would make. A caller that must be able to run DEL after a power loss
    * records the plan before add().
-   * @throws CriError UNAVAILABLE while no list is loaded, INVALID_ARGUMENT for values that CNI cannot carry.
+   * @throws CriError UNAVAILABLE while no list is loaded, FAILED_PRECONDITION without a plugin, INVALID_ARGUMENT for
+   * values that CNI cannot carry.
    */
   plan(pod: CniPod, own: CniLists = {}): CniAttachments {
     const { confDir = this.#options.confDir, maxConfNum = this.#options.maxConfNum } = own;
@@ -150,7 +149,23 @@ export class CniNetwork implements AsyncDisposable {
       const capabilityArgs = index === 0 ? all : withoutPorts;
       return { confList, ifName, args, capabilityArgs, ips: [] };
     });
+    for (const { confList } of [first!, ...further]) this.#requirePlugins(confList);
     return [first!, ...further];
+  }
+
+  /** Before anything is attached: a plugin that is missing for ADD is missing for the DEL of a roll-back, too. */
+  #requirePlugins(list: ConfList): void {
+    const missing = this.#missingPlugin([list]);
+    if (missing === undefined) return;
+    const why = `CNI plugin ${missing} of network ${list.name} was not found`;
+    const message = `${why} in ${this.#options.binDirs.join(", ")}: install it or set cni-bin-dir`;
+    throw new CriError("FAILED_PRECONDITION", message);
+  }
+
+  #missingPlugin(lists: ConfList[]): string | undefined {
+    return executables(lists.flatMap(({ plugins }) => plugins)).find(
+      (type) => findPlugin(type, this.#options.binDirs) === undefined,
+    );
   }
 
   /** Returns the lists that every pod is attached to. */
@@ -377,12 +392,4 @@ function emptyMessage(confDir: string): string {
 /** CNI specification: DEL gets a prevResult since 0.4.0. */
 function delHasPrevResult(cniVersion: string): boolean {
   return !/^0\.[123]\./.test(cniVersion);
-}
-
-/** Returns the executables that plugins need: their own and those of their IPAM plugins. */
-export function executables(plugins: PluginConf[]): string[] {
-  const ipam = (plugin: PluginConf) => (plugin["ipam"] as { type?: unknown } | undefined)?.type;
-  return plugins
-    .flatMap((plugin) => [plugin.type, ipam(plugin)])
-    .filter((type): type is string => typeof type === "string" && type !== "");
 }

@@ -195,3 +195,11 @@ function confFiles(dir: string): string[] {
   const paths = confNames.map((name) => join(dir, name));
   return paths.filter((path) => statSync(path, { throwIfNoEntry: false })?.isFile() === true);
 }
+
+/** Returns the executables that plugins need: their own and those of their IPAM plugins. */
+export function executables(plugins: PluginConf[]): string[] {
+  const ipam = (plugin: PluginConf) => (plugin["ipam"] as { type?: unknown } | undefined)?.type;
+  return plugins
+    .flatMap((plugin) => [plugin.type, ipam(plugin)])
+    .filter((type): type is string => typeof type === "string" && type !== "");
+}

@@ -7,6 +7,7 @@ import { followStart } from "../cri/container_start.ts";
 import { commitExit } from "../cri/container_end.ts";
 import { rollBackUpdate } from "../cri/container_update.ts";
 import type { Context } from "../cri/context.ts";
+import { containerFields } from "../cri/log_subject.ts";
 import { removalRuntime } from "../cri/runtime_handlers.ts";
 import type { ExitRecord, Hello } from "../monitor/protocol.ts";
 import { lost, running, type Container } from "../state/container.ts";
@@ -95,9 +96,11 @@ type Effect = (context: Context, container: Container, reported: Reported) => Pr
 const commits: Record<keyof typeof rules.containersAtGreeting, Effect> = {
   commitReportedExit: (context, { id }, { exit }) => commitExit(context, id, exit!),
   followForeignStart: async (context, container) => {
-    const fields = { container: container.id };
+    const fields = containerFields(context, container);
     context.log.info("waiting for the outcome of a start that an earlier daemon requested", fields);
-    followStart(context, container).catch(() => {}); // logged with the outcome
+    followStart(context, container).catch((error: unknown) => {
+      context.log.warn("container did not start", { ...fields, error: messageOf(error) });
+    });
   },
   commitReportedStart: async (context, { id }, { started }) => {
     const { pid, startedAtNs } = started!;

@@ -50,8 +50,11 @@ export type Failure = { reason: string; isFinal: boolean; isUntrusted: boolean }
 export function failureOf(error: unknown): Failure {
   const code = (error as NodeJS.ErrnoException | undefined)?.code ?? "";
   if (/CERT|SELF_SIGNED|VERIFY|ALTNAME/.test(code)) {
-    const why = certificateFailures[code] ?? "its certificate is not trusted";
-    const hint = "add its CA to hosts.toml or the host to insecure-registries";
+    const [why, cure] = certificateFailures[code] ?? [
+      "its certificate is not trusted",
+      "add its CA to hosts.toml",
+    ];
+    const hint = `${cure}, or add the host to insecure-registries`;
     return { reason: `${why} (${code}); ${hint}`, isFinal: true, isUntrusted: true };
   }
   const known = failures[code];
@@ -64,10 +67,11 @@ export function failureOf(error: unknown): Failure {
   return { reason: code === "" ? message : `${message} (${code})`, isFinal, isUntrusted };
 }
 
-const certificateFailures: Record<string, string> = {
-  ERR_TLS_CERT_ALTNAME_INVALID: "its certificate is for another name",
-  CERT_HAS_EXPIRED: "its certificate has expired",
-  CERT_NOT_YET_VALID: "its certificate is not valid yet: check this host's clock",
+/** What is wrong, and its cure. */
+const certificateFailures: Record<string, [string, string]> = {
+  ERR_TLS_CERT_ALTNAME_INVALID: ["its certificate is for another name", "pull by that name"],
+  CERT_HAS_EXPIRED: ["its certificate has expired", "renew it, or correct this host's clock"],
+  CERT_NOT_YET_VALID: ["its certificate is not valid yet", "correct this host's clock"],
 };
 
 const failures: Record<string, string> = {

@@ -61,7 +61,7 @@ export class SpanExporter implements AsyncDisposable {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     const batch = this.#queue.splice(0, this.#settings.batchMax);
-    this.#exporting = this.#send(batch, timeoutMs)
+    this.#exporting = sendSpans(this.#settings, batch, timeoutMs)
       .catch((error: unknown) => this.#drop(batch.length, messageOf(error)))
       .finally(() => {
         this.#exporting = undefined;
@@ -73,26 +73,6 @@ export class SpanExporter implements AsyncDisposable {
 
   get #isFull(): boolean {
     return this.#queue.length >= this.#settings.batchMax;
-  }
-
-  async #send(spans: Span[], timeoutMs: number): Promise<void> {
-    const { url, headers, ca, resource } = this.#settings;
-    const attributes = Object.entries(resource).map(([key, value]) => ({
-      key,
-      value: { stringValue: value },
-    }));
-    const scopeSpans = [{ scope: { name: "isulad-ts", version }, spans }];
-    const init: RequestInit & { tls?: { ca: string } } = {
-      method: "POST",
-      headers: { ...headers, "content-type": "application/json" },
-      body: jsonText({ resourceSpans: [{ resource: { attributes }, scopeSpans }] }),
-      signal: AbortSignal.timeout(timeoutMs),
-      redirect: "error",
-    };
-    if (ca !== undefined) init.tls = { ca };
-    const response = await fetch(url, init);
-    const reason = await beginning(response);
-    if (!response.ok) throw new Error(`the collector answers ${response.status} ${reason}`.trim());
   }
 
   #drop(count: number, reason: string): void {
@@ -118,6 +98,30 @@ export class SpanExporter implements AsyncDisposable {
       clearTimeout(timer);
     }
   }
+}
+
+/** @throws the reason if the collector does not take them. */
+export async function sendSpans(
+  { url, headers, ca, resource }: TraceSettings,
+  spans: Span[],
+  timeoutMs: number,
+): Promise<void> {
+  const attributes = Object.entries(resource).map(([key, value]) => ({
+    key,
+    value: { stringValue: value },
+  }));
+  const scopeSpans = [{ scope: { name: "isulad-ts", version }, spans }];
+  const init: RequestInit & { tls?: { ca: string } } = {
+    method: "POST",
+    headers: { ...headers, "content-type": "application/json" },
+    body: jsonText({ resourceSpans: [{ resource: { attributes }, scopeSpans }] }),
+    signal: AbortSignal.timeout(timeoutMs),
+    redirect: "error",
+  };
+  if (ca !== undefined) init.tls = { ca };
+  const response = await fetch(url, init);
+  const reason = await beginning(response);
+  if (!response.ok) throw new Error(`the collector answers ${response.status} ${reason}`.trim());
 }
 
 async function beginning(response: Response): Promise<string> {

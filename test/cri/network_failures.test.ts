@@ -52,6 +52,18 @@ describe("plugins that fail", () => {
     expect(files("graph/cni/results")).toEqual([]);
   });
 
+  test("a plugin that is not installed: nothing is attached, one line tells it, and nothing stays", async () => {
+    writeList("chain", [bridge(["4"]), { type: "absent" }]);
+    await configure({});
+    const before = daemon.snapshot();
+    const logged = daemon.log.length;
+    const error = await failure(daemon.runPod(daemon.podConfig()));
+    expect(error.message).toMatch(/^CNI plugin absent of network \S+chain was not found in /);
+    expect(daemon.log.slice(logged).match(/(WARN|ERROR).*absent/g)).toHaveLength(1);
+    expect((await daemon.client.ListPodSandbox({})).items).toEqual([]);
+    expect(await daemon.leaksSince(before)).toEqual([]);
+  });
+
   test("for a day: DEL is abandoned with a log message, and the pod can be removed", async () => {
     const fails = `[ $CNI_COMMAND != DEL ] || { echo gone for good >&2; exit 1; }`;
     writeList("chain", [writePlugin("fails", fails)]);

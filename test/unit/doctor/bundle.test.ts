@@ -23,6 +23,8 @@ beforeEach(() => {
         : Promise.resolve("runc version 1.3.3\n"),
     disk: () => Promise.reject(new Error("unused")),
     addresses: () => ["127.0.0.1", "192.0.2.5"],
+    environment: {},
+    trace: () => Promise.resolve(),
     dial: () => Promise.reject(new Error("unused")),
   };
 });

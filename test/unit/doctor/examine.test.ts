@@ -24,6 +24,8 @@ beforeEach(() => {
     disk: () => Promise.resolve({ bytes: 100, bytesFree: 50, inodes: 100, inodesFree: 50 }),
     addresses: () => ["127.0.0.1", "192.0.2.5"],
     dial: () => Promise.resolve(),
+    environment: {},
+    trace: () => Promise.resolve(),
   };
   values = { runtimes: { runc: { path: "/usr/bin/runc" }, crun: { path: "/usr/bin/crun" } } };
   write("/proc/sys/kernel/osrelease", "6.1.0-18-amd64\n");
@@ -72,7 +74,6 @@ function load() {
   return loadConfig(join(root, "daemon.json"), new Map(), host);
 }
 
-/** What is wrong: the findings that are not ok. */
 async function faults(): Promise<Finding[]> {
   const findings = await examine(node, load);
   return findings.filter(({ state }) => state !== "ok");
@@ -281,7 +282,7 @@ const planted: [string, () => void, string, Finding["state"], RegExp, RegExp][] 
     "pod network",
     "fail",
     /10-a\.conflist: is not JSON/,
-    /add-on/,
+    /correct or remove/,
   ],
   [
     "a broken second list",

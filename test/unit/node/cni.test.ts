@@ -193,11 +193,26 @@ CNI_PATH=${dir}/bin
     expect(lines.length).toBe(4); // each change once
   });
 
-  test("add says which plugin is not installed", async () => {
-    writeList("1.0.0", [{ type: "absent" }]);
+  test("plan says which plugin is not installed, before another one has run", async () => {
+    recordingPlugin("one", ok.replace("$V", "1.0.0"));
+    writeList("1.0.0", [{ type: "one" }, { type: "absent" }]);
     expect(await failure(openNetwork().add(podOf("p1"), signal))).toMatchObject({
       code: "FAILED_PRECONDITION",
-      message: `CNI plugin absent: ADD of sandbox p1: not found in ${dir}/bin; install it or set cni-bin-dir`,
+      message: `CNI plugin absent of network pods was not found in ${dir}/bin: install it or set cni-bin-dir`,
+    });
+    expect(existsSync(join(dir, "log"))).toBe(false);
+    expect(existsSync(join(dir, "cache"))).toBe(false);
+  });
+
+  test("add says which plugin has vanished since the plan", async () => {
+    recordingPlugin("one", ok.replace("$V", "1.0.0"));
+    writeList("1.0.0", [{ type: "one" }]);
+    const cni = openNetwork();
+    const plan = cni.plan(podOf("p1"));
+    rmSync(join(dir, "bin/one"));
+    expect(await failure(cni.add(podOf("p1"), signal, plan))).toMatchObject({
+      code: "FAILED_PRECONDITION",
+      message: `CNI plugin one: ADD of sandbox p1: not found in ${dir}/bin; install it or set cni-bin-dir`,
     });
   });
 

@@ -7,15 +7,16 @@ const failed = (code: string, message = "") =>
 
 describe("failureOf", () => {
   test.each([
-    "CERT_HAS_EXPIRED",
-    "DEPTH_ZERO_SELF_SIGNED_CERT",
-    "UNABLE_TO_VERIFY_LEAF_SIGNATURE",
-    "ERR_TLS_CERT_ALTNAME_INVALID",
-  ])("takes %s for an untrusted certificate: no retry, and a hint", (code) => {
+    ["CERT_HAS_EXPIRED", "renew it"],
+    ["CERT_NOT_YET_VALID", "clock"],
+    ["DEPTH_ZERO_SELF_SIGNED_CERT", "CA to hosts.toml"],
+    ["UNABLE_TO_VERIFY_LEAF_SIGNATURE", "CA to hosts.toml"],
+    ["ERR_TLS_CERT_ALTNAME_INVALID", "pull by that name"],
+  ])("takes %s for an untrusted certificate: no retry, and its own cure", (code, cure) => {
     const { reason, ...rest } = failed(code);
     expect(rest).toEqual({ isFinal: true, isUntrusted: true });
     expect(reason).toContain(code);
-    expect(reason).toContain("hosts.toml");
+    expect(reason).toContain(cure);
   });
 
   test.each(["ECONNREFUSED", "ECONNRESET", "ENOTFOUND", "ETIMEDOUT"])(

@@ -13,11 +13,11 @@ export function shownCommands(): { page: string; words: string[] }[] {
   );
 }
 
-/** Returns the words behind `isulad-ts` of each command line in ```sh blocks, then of those in code spans. */
+/** Returns the words behind `isulad-ts` of each command line in ```sh blocks, which may be indented, then of those in code spans. */
 export function commandLines(text: string): string[][] {
-  const blocks = [...text.matchAll(/^```sh\n([^]*?)^```/gm)].map((match) => match[1]!);
+  const blocks = [...text.matchAll(/^( *)```sh\n([^]*?)^\1```/gm)].map((match) => match[2]!);
   const lines = blocks.flatMap((block) => block.replaceAll(/\\\n/g, " ").split("\n"));
-  const prose = text.replaceAll(/^```[^]*?^```/gm, "");
+  const prose = text.replaceAll(/^( *)```[^]*?^\1```/gm, "");
   const spans = [...prose.matchAll(/`([^`\n]+)`/g)].map(([, span]) =>
     span!.replaceAll(/[[\]]/g, ""),
   );

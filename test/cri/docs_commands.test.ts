@@ -30,6 +30,7 @@ let daemon: Daemon;
 let registry: Registry;
 let folder: string;
 let image: string;
+let archive: string;
 let podId = "";
 let id = "";
 const nriSocket = `/run/isulad-docs-${process.pid}.sock`;
@@ -53,7 +54,8 @@ beforeAll(async () => {
   const metadata = { name: "second" };
   writeFileSync(join(folder, "container.json"), JSON.stringify({ metadata, image: { image } }));
   const name = "docker.io/library/app:1";
-  writeFileSync(join(folder, "app.tar"), ociArchive([{ image: busyboxImage(), name }]));
+  archive = join(folder, "app.tar");
+  writeFileSync(archive, ociArchive([{ image: busyboxImage(), name }]));
 });
 afterAll(async () => {
   await daemon?.[Symbol.asyncDispose]();
@@ -62,7 +64,7 @@ afterAll(async () => {
 });
 
 function podConfig() {
-  return daemon.hostPodConfig({ metadata: { name: "web", namespace: "default" } });
+  return daemon.podConfig({ metadata: { name: "web", namespace: "default" } });
 }
 
 /** Makes what the pages take for granted: images, and a pod with one container that runs and writes. */
@@ -70,7 +72,7 @@ async function prepare(): Promise<void> {
   const { images } = await daemon.client.ListImages({});
   if (images[0]?.repo_tags?.length !== 3) {
     await daemon.client.PullImage({ image: { image } });
-    await Array.fromAsync(daemon.client.Load({ path: join(folder, "app.tar"), name: "" }));
+    await Array.fromAsync(daemon.client.Load({ path: archive, name: "" }));
     await daemon.loadImage(busyboxImage(), busybox);
   }
   const { containers } = await daemon.client.ListContainers({});
@@ -96,9 +98,11 @@ async function filled(line: string): Promise<string[]> {
     "4f2a": id.slice(0, 12),
     IMAGE: image,
     "registry.example/team/app:1": image,
-    FILE: join(folder, line.includes("migrate") ? "config.toml" : "app.tar"),
-    "app.tar": join(folder, "app.tar"),
-    "app.tar.zst": join(folder, "app.tar.zst"),
+    "registry.example/shop/app:1": image,
+    FILE: line.includes("migrate") ? join(folder, "config.toml") : archive,
+    "app.tar": archive,
+    "images.tar": archive,
+    "app.tar.zst": line.startsWith("save") ? join(folder, `${Date.now()}.tar.zst`) : archive,
     "CONTAINER-FILE": join(folder, "container.json"),
     "POD-FILE": join(folder, "pod.json"),
     "daemon.json": daemon.configFile,

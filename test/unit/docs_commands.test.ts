@@ -43,6 +43,13 @@ test("command lines are found behind prompts, variables, sudo and pipes, and wit
     "```",
     "isulad-ts: an error message",
     "```",
+    "1. A list:",
+    "   ```sh",
+    "   isulad-ts pods",
+    "   ```",
+    "   ```",
+    "   isulad-ts: another one; `isulad-ts nothing`",
+    "   ```",
   ].join("\n");
   expect(commandLines(text)).toEqual([
     ["ps", "-a"],
@@ -50,6 +57,7 @@ test("command lines are found behind prompts, variables, sudo and pipes, and wit
     ["version"],
     ["rm", "VALUE", "one # word"],
     ["ps", "-aq"],
+    ["pods"],
     ["images", "verify", "IMAGE"],
   ]);
 });

@@ -24,6 +24,7 @@ import { build, version } from "./base/build.ts";
 import { messageOf } from "./base/errors.ts";
 import { isJournal } from "./base/journal.ts";
 import { createLog, type Log } from "./base/log.ts";
+import { removeEngineOptions, restartWithEngineOptions } from "./sys/engine_options.ts";
 import { ignoreStraySignals } from "./sys/stray_signals.ts";
 import { runBeforeChildren } from "./sys/process.ts";
 import { setUmask, usualUmask } from "./sys/umask.ts";
@@ -48,10 +49,11 @@ async function main(args: string[]): Promise<number> {
     if (first === "unpack") return (await import("./layer/unpack_helper.ts")).unpackMain(rest);
     return (await import("./node/netns_sockets.ts")).netnsSocketsMain(rest);
   }
-  if (first === "daemon") return runDaemonCommand(rest);
   const isInfo = args.length === 1 && /^(--help|-h|--version|-V|-v)$/.test(args[0]!);
-  const isCommand = first !== undefined && !first.startsWith("-");
+  const isCommand = first !== undefined && !first.startsWith("-") && first !== "daemon";
   if (isCommand || isInfo) return runCommand(args);
+  restartWithEngineOptions();
+  if (first === "daemon") return runDaemonCommand(rest);
   return (await commandBehind(args)) ?? runDaemonCommand(args);
 }
 
@@ -108,6 +110,9 @@ function versionText(): string {
 async function runMonitor(args: string[]): Promise<number> {
   const state = args[1] ?? "";
   if (args[0] === "--check-state") return checkMonitorState(state);
+  // Another start would lose an upgraded monitor's descriptors; the build before has passed the options.
+  if (args.includes("--lock")) removeEngineOptions();
+  else restartWithEngineOptions();
   const { inheritedFrom } = await import("./monitor/upgrade.ts");
   const { monitorMain } = await import("./monitor/monitor.ts");
   const log = createLog({ level: "info", format: "text" });

@@ -2,8 +2,9 @@
 // from epoll.
 //
 // Decision: one thread for each file system with logs, and one for everything that writes no file (long execs,
-// containers without a log, memory counters), each started when it is first needed. A disk that stalls then
-// blocks only the containers whose logs lie on it. A node usually has one such disk; a thread takes 5 MB.
+// containers without a log, memory counters), each started when it is first needed, and ended when it has had
+// nothing to do for a minute. A disk that stalls then blocks only the containers whose logs lie on it. A node
+// usually has one such disk; a thread takes 5 MB.
 import { dirname } from "node:path";
 import { Worker } from "node:worker_threads";
 import { inTime } from "../base/abort.ts";
@@ -40,11 +41,11 @@ export class LogWorkers {
   readonly #lingerMs: number;
   readonly #limits: Limits;
   readonly #start: typeof startThread;
-  #watches = 0;
+  #uses = 0;
 
   /**
    * onFailure: called when a worker has ended, and with it its logs: the process must be replaced. lingerMs:
-   * time that a thread is kept after its last log.
+   * time that a thread is kept after its last use.
    */
   constructor(
     onFailure: (error: unknown) => void,
@@ -58,8 +59,10 @@ export class LogWorkers {
 
   /** device: of the file system with its logs; "": it writes no file. waiting: requests without an answer. */
   get threads(): { device: string; logs: number; waiting: number }[] {
-    return [...this.#threads.values()].map(({ device, logs, waiting }) => {
-      return { device, logs: logs.size, waiting };
+    const logsOf = (thread: LogWorker) => this.#logs.values().filter((one) => one === thread);
+    return [...this.#threads.values()].map((thread) => {
+      const { device, waiting } = thread;
+      return { device, logs: [...logsOf(thread)].length, waiting };
     });
   }
 
@@ -134,20 +137,25 @@ export class LogWorkers {
 
   /** Captures the output of an exec until it is collected. */
   capture(request: CaptureRequest): void {
-    this.#thread("")
+    this.#use("", `exec ${request.id}`)
       .request({ op: "capture", ...request })
       .catch(this.#onFailure);
   }
 
   /** Returns the captured output of an exec that has exited. */
   async collect(id: string, limit: DrainLimit): Promise<Captured> {
-    const { stdout, stderr } = await this.#thread("").request({ op: "collect", id, ...limit });
+    const thread = this.#thread("");
+    const { stdout, stderr } = await thread.request({ op: "collect", id, ...limit });
+    this.#forget(`exec ${id}`, thread);
     return { stdout: stdout!, stderr: stderr! };
   }
 
   /** Waits for the end of a pidfd's process; owns the descriptor from here on. */
   async readable(pidfd: Descriptor): Promise<void> {
-    await this.#thread("").request({ op: "await", pidfd: pidfd.release() });
+    const use = `process ${++this.#uses}`;
+    const thread = this.#use("", use);
+    await thread.request({ op: "await", pidfd: pidfd.release() });
+    this.#forget(use, thread);
   }
 
   /** Reads a cgroup's memory events at each change; undefined where the kernel has none. */
@@ -155,12 +163,18 @@ export class LogWorkers {
     const events = openMemoryEvents(paths);
     if (events === undefined) return undefined;
     const counts = new MemoryCounts();
-    const watch = ++this.#watches;
+    const watch = ++this.#uses;
+    const use = `cgroup ${watch}`;
+    const thread = this.#use("", use);
     const request = (body: WorkerBody) => {
-      this.#thread("").request(body).catch(this.#onFailure);
+      thread.request(body).catch(this.#onFailure);
     };
     request({ op: "watch", watch, events: events.release(), counts: counts.shared });
-    return { counts, close: () => request({ op: "unwatch", watch }) };
+    const close = () => {
+      request({ op: "unwatch", watch });
+      this.#forget(use, thread);
+    };
+    return { counts, close };
   }
 
   /** Stops all reading and ends every log with a whole line. @throws CriError when one cannot be written. */
@@ -179,9 +193,14 @@ export class LogWorkers {
   }
 
   #logThread({ id, path }: { id: string; path: string }): LogWorker {
-    const thread = this.#thread(path === "" ? "" : diskOf(dirname(path)));
-    thread.logs.add(id);
+    const thread = this.#use(path === "" ? "" : diskOf(dirname(path)), id);
     this.#logs.set(id, thread);
+    return thread;
+  }
+
+  #use(device: string, use: string): LogWorker {
+    const thread = this.#thread(device);
+    thread.uses.add(use);
     return thread;
   }
 
@@ -191,13 +210,16 @@ export class LogWorkers {
     return found;
   }
 
-  /** Ends a thread after its last log, unless another log follows soon: its file system may be unmounted. */
-  #forget(id: string, thread: LogWorker): void {
-    this.#logs.delete(id);
-    thread.logs.delete(id);
-    if (thread.device === "" || thread.logs.size > 0) return;
+  /**
+   * Ends a thread after its last use, unless another one follows soon: it holds memory, and its file system may
+   * be unmounted.
+   */
+  #forget(use: string, thread: LogWorker): void {
+    this.#logs.delete(use);
+    thread.uses.delete(use);
+    if (thread.uses.size > 0) return;
     setTimeout(() => {
-      if (this.#threads.get(thread.device) !== thread || thread.logs.size > 0) return;
+      if (this.#threads.get(thread.device) !== thread || thread.uses.size > 0) return;
       this.#threads.delete(thread.device);
       thread.stop();
     }, this.#lingerMs).unref();
@@ -210,13 +232,13 @@ function startThread(wake: Released): Worker {
     build === undefined
       ? new URL("../monitor_log/log_worker.ts", import.meta.url)
       : "./src/monitor_log/log_worker.ts";
-  return new Worker(entry, { workerData: { wake } });
+  return new Worker(entry, { workerData: { wake }, smol: true } as WorkerOptions);
 }
 
 class LogWorker {
   readonly device: string;
-  /** Ids of the containers whose logs it writes. */
-  readonly logs = new Set<string>();
+  /** Ids of the containers whose logs it writes, and names of all else for which it is kept. */
+  readonly uses = new Set<string>();
   readonly #wake = eventfd();
   readonly #worker: Worker;
   readonly #started = Promise.withResolvers<void>();

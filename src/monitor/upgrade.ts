@@ -4,6 +4,7 @@ import { untilAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import type { Gate } from "../base/gate.ts";
 import { Descriptor, keepOnExec } from "../sys/descriptor.ts";
+import { withEngineOptions } from "../sys/engine_options.ts";
 import { failureOutput, run } from "../sys/run.ts";
 import { execve } from "../sys/wait.ts";
 import type { Containers } from "./containers.ts";
@@ -52,7 +53,8 @@ export async function upgrade(
     keepOnExec(passed, true);
   }
   const next = [...argv, ...monitorArgs(state), "--lock", String(lock.fd), "--terminals"];
-  execve([...next, [...terminals].map(([id, { fd }]) => `${id}=${fd}`).join(",")], process.env);
+  const passed = [...terminals].map(([id, { fd }]) => `${id}=${fd}`).join(",");
+  execve(argv[0]!, [...next, passed], withEngineOptions(process.env));
 }
 
 /** @throws CriError FAILED_PRECONDITION when the new executable cannot read this monitor's records. */

@@ -63,8 +63,10 @@ const logEndMs = 5_000;
 const collectMs = 100;
 /** Limit, after an exit, for a shim that copies the output: as long as shims wait themselves. */
 const copyMs = 2_000;
-/** Garbage is collected after this long without input. */
+/** Garbage is collected after this long without input, if there was much since the last time. */
 const idleMs = 1_000;
+/** A line now and then is not worth a collection, which takes some milliseconds. */
+const turnsWorth = 1_000;
 
 const { wake: released } = workerData as { wake: Released };
 const wakeUp = Descriptor.adopt(released);
@@ -280,14 +282,20 @@ async function main(): Promise<void> {
   reply({ seq: 0 });
   let unfinished = false;
   let worked = false;
+  let turned = 0;
   while (!isDone()) {
     const busy = inputs.anyReady && !paused;
     const news = inputs.wait(busy ? 0 : unfinished ? stepMs : worked ? idleMs : -1);
-    if (worked && !busy && !unfinished && !news.any) collectGarbage();
+    const isIdle = worked && !busy && !unfinished && !news.any;
+    if (isIdle && turned >= turnsWorth) {
+      collectGarbage();
+      turned = 0;
+    }
     worked = busy || unfinished || news.any;
     if (news.wakened) await takeRequests(drainEventfd(wakeUp));
     if (paused) continue;
     const turns = inputs.turns();
+    turned += turns.length;
     unfinished = step();
     const gathers = turns.includes("some") && !turns.includes("more") && !unfinished;
     if (gathers) Atomics.wait(nobody, 0, 0, gatherMs); // a sleep

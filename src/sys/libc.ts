@@ -30,6 +30,7 @@ const signatures = {
   setpgid: { args: ["i32", "i32"], returns: "i32" },
   getrlimit: { args: ["i32", "buffer"], returns: "i32" },
   setrlimit: { args: ["i32", "buffer"], returns: "i32" },
+  madvise: { args: ["u64", "usize", "i32"], returns: "i32" },
   execve: { args: ["buffer", "buffer", "buffer"], returns: "i32" },
   quotactl: { args: ["i32", "buffer", "i32", "buffer"], returns: "i32" },
   ioctl: { args: ["i32", "u64", "buffer"], returns: "i32" },

@@ -1,11 +1,14 @@
 // Returns the engine's unused memory to the kernel; the engine itself would keep it.
 import { kernelFigure, readKernelFile } from "./file.ts";
+import { unmapProgramText } from "./program_text.ts";
 
 const lookMs = 1_000;
 /** Compiled code is discarded after this long without work. */
 export const idleMs = 60_000;
 /** Between two times that memory is returned although work goes on. */
 const restMs = 60_000;
+/** Machine code that has not run for this long is not resident. */
+const textMs = 60_000;
 /** Growth since then that is worth the pause of the event loop. */
 const growthKib = 4 << 10;
 /** Limit for waiting until no piece of work is under way. */
@@ -30,8 +33,9 @@ function anonymousKib(): number {
 }
 
 /**
- * Frees memory after each busy period: garbage after a second, compiled code after a minute. That is a third
- * of the heap; the next calls then take some ms longer, until their code is compiled again.
+ * Frees memory after each busy period: garbage after a second, if the memory has grown since the last time; all
+ * garbage and compiled code after a minute. That is a third of the heap; the next calls then take some ms longer,
+ * until their code is compiled again. Rare probes do not cost a collection each.
  *
  * A node whose containers are probed is never idle: there, both go whenever the memory has grown, at most once
  * a minute, and if possible between two calls, since freeing blocks the event loop (docs/architecture.md).
@@ -46,19 +50,28 @@ export function returnMemory(work: () => Work, sizeKib = anonymousKib): Disposab
     engine?.shrink();
     [sinceMs, dueMs, leastKib] = [0, 0, Infinity];
   };
+  const textTimer = setInterval(unmapProgramText, textMs);
   const timer = setInterval(() => {
     const { count, goesOn } = work();
     idle = count === seen && !goesOn ? idle + lookMs : 0;
     seen = count;
     sinceMs += lookMs;
-    if (idle === lookMs) collectGarbage();
-    if (idle === idleMs) shrink();
+    if (idle === idleMs) return shrink();
     if (idle > lookMs) return;
     const kib = sizeKib();
     leastKib = Math.min(leastKib, kib);
-    const isDue = sinceMs >= restMs && kib >= leastKib + growthKib;
+    const hasGrown = kib >= leastKib + growthKib;
+    const isDue = sinceMs >= restMs && hasGrown;
     dueMs = isDue ? dueMs + lookMs : 0;
-    if (isDue && (!goesOn || dueMs > waitMs)) shrink();
+    if (isDue && (!goesOn || dueMs > waitMs)) return shrink();
+    if (idle < lookMs || !hasGrown) return;
+    collectGarbage();
+    leastKib = Infinity;
   }, lookMs);
-  return { [Symbol.dispose]: () => clearInterval(timer) };
+  return {
+    [Symbol.dispose]: () => {
+      clearInterval(timer);
+      clearInterval(textTimer);
+    },
+  };
 }

@@ -94,7 +94,10 @@ export class Poller implements Disposable {
         ? new URL("./poller_worker.ts", import.meta.url)
         : "./src/sys/poller_worker.ts";
     this.#epoll.add(this.#end, wakeTag);
-    const worker = new Worker(entry, { workerData: { epoll: this.#epoll.share() } });
+    const worker = new Worker(entry, {
+      workerData: { epoll: this.#epoll.share() },
+      smol: true,
+    } as WorkerOptions);
     worker.unref();
     worker.on("message", (ready: Ready[]) => ready.forEach((one) => this.#ready(one)));
     return worker;

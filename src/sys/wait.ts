@@ -98,7 +98,11 @@ export function waitStatus(status: number): Omit<WaitStatus, "pid"> {
  * Replaces this process's program: pid, children and descriptors without close-on-exec stay. Unblocks all
  * signals, because the engine's mask would be inherited. Returns only by throwing.
  */
-export function execve(argv: string[], env: Record<string, string | undefined>): never {
+export function execve(
+  path: string,
+  argv: string[],
+  env: Record<string, string | undefined>,
+): never {
   const SIG_SETMASK = 2;
   const mask = new Uint8Array(128);
   const vars = Object.entries(env).map(([name, value]) => `${name}=${value ?? ""}`);
@@ -106,7 +110,7 @@ export function execve(argv: string[], env: Record<string, string | undefined>):
   const old = new Uint8Array(128);
   check("sigprocmask", "", SIG_SETMASK, mask, old);
   try {
-    check("execve", argv[0]!, z(argv[0]!), bytes.subarray(starts[0]), bytes.subarray(starts[1]));
+    check("execve", path, z(path), bytes.subarray(starts[0]), bytes.subarray(starts[1]));
     throw new Error("unreachable");
   } finally {
     check("sigprocmask", "", SIG_SETMASK, old, null);

@@ -89,12 +89,12 @@ test("a mounted pidfd tells the exit code after others reaped the process", asyn
 });
 
 test("execve keeps the process when there is no such program", () => {
-  expect(() => execve(["/nowhere/at-all", "x"], process.env)).toThrow("ENOENT");
+  expect(() => execve("/nowhere/at-all", ["x"], process.env)).toThrow("ENOENT");
 });
 
 test("execve passes arguments and environment on", async () => {
   const program = `const { execve } = await import(${JSON.stringify(join(import.meta.dirname, "../../src/sys/wait.ts"))});
-    execve(["/bin/sh", "-c", 'echo "$1 $NAME $$"', "sh", "an argument"], { NAME: "a name" });`;
+    execve("/bin/sh", ["sh", "-c", 'echo "$1 $NAME $$"', "sh", "an argument"], { NAME: "a name" });`;
   const child = spawn(process.execPath, ["-e", program], { stdio: ["ignore", "pipe", "inherit"] });
   const output: Buffer[] = [];
   child.stdout.on("data", (chunk: Buffer) => output.push(chunk));

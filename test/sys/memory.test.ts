@@ -9,19 +9,22 @@ afterEach(() => {
   jest.restoreAllMocks();
 });
 
-test("garbage is collected a second after work, compiled code goes after a minute, nothing amid work", () => {
+test("garbage is collected a second after work that took memory, compiled code goes after a minute", () => {
   jest.useFakeTimers();
   const gc = spyOn(engine, "gc").mockImplementation(() => {});
   const shrink = spyOn(engine, "shrink").mockImplementation(() => {});
   const asked = () => [gc.mock.calls.length, shrink.mock.calls.length];
   const work: Work = { count: 0, goesOn: false };
+  let kib = 20_000;
   using _ = returnMemory(
     () => work,
-    () => 20_000,
+    () => kib,
   );
   Object.assign(work, { count: 1, goesOn: true });
-  jest.advanceTimersByTime(120_000);
-  expect(asked()).toEqual([0, 0]);
+  jest.advanceTimersByTime(30_000);
+  kib += 4 << 10;
+  jest.advanceTimersByTime(9_000);
+  expect(asked()).toEqual([0, 0]); // amid work
   work.goesOn = false;
   jest.advanceTimersByTime(1_000);
   expect(asked()).toEqual([1, 0]);
@@ -29,6 +32,21 @@ test("garbage is collected a second after work, compiled code goes after a minut
   expect(asked()).toEqual([1, 0]);
   jest.advanceTimersByTime(600_000);
   expect(asked()).toEqual([1, 1]);
+});
+
+test("rare calls that take no memory, such as probes, are not followed by collections", () => {
+  jest.useFakeTimers();
+  const gc = spyOn(engine, "gc").mockImplementation(() => {});
+  const work: Work = { count: 0, goesOn: false };
+  using _ = returnMemory(
+    () => work,
+    () => 20_000,
+  );
+  for (let probes = 0; probes < 30; probes++) {
+    work.count++;
+    jest.advanceTimersByTime(10_000);
+  }
+  expect(gc).toHaveBeenCalledTimes(0);
 });
 
 describe("a process that is never idle", () => {

@@ -1,10 +1,11 @@
 // Tests the deadlines of requests to log threads: a thread's start is not counted as its disk's time.
 import { EventEmitter } from "node:events";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { Worker } from "node:worker_threads";
 import { expect, test } from "bun:test";
 import { LogWorkers } from "../../../src/monitor/log_workers.ts";
 import type { WorkerBody } from "../../../src/monitor_log/log_worker.ts";
-import { Descriptor } from "../../../src/sys/descriptor.ts";
+import { Descriptor, type Released } from "../../../src/sys/descriptor.ts";
 import { failure } from "../../expect.ts";
 
 const limits = { startMs: 2_000, answerMs: 200 };
@@ -31,21 +32,25 @@ class TestThread extends EventEmitter {
   }
 }
 
-/** Starts a log with such a thread; the thread's own descriptor is closed. */
+type Options = { limits?: typeof limits; lingerMs?: number };
+
+/** Workers with such threads, whose own descriptors are closed. */
+function workersOf(threads: TestThread[], options: Options): LogWorkers {
+  const rest = [...threads];
+  const onFailure = (error: unknown) => {
+    throw error;
+  };
+  const start = (wake: Released) => {
+    Descriptor.adopt(wake).close();
+    return rest.shift() as unknown as Worker;
+  };
+  return new LogWorkers(onFailure, { ...options, start });
+}
+
+/** Starts a log with such a thread. */
 function logWith(behaviour: { startMs: number; answers: boolean }, startMs = limits.startMs) {
   const thread = new TestThread(behaviour);
-  const workers = new LogWorkers(
-    (error) => {
-      throw error;
-    },
-    {
-      limits: { ...limits, startMs },
-      start: (wake) => {
-        Descriptor.adopt(wake).close();
-        return thread as unknown as Worker;
-      },
-    },
-  );
+  const workers = workersOf([thread], { limits: { ...limits, startMs } });
   return { thread, result: workers.log(request) };
 }
 
@@ -68,4 +73,22 @@ test("a thread that does not start is blamed itself, and ends the log should it 
   expect(code).toBe("DEADLINE_EXCEEDED");
   expect(message).toMatch(/^starting the thread that writes logs: deadline exceeded/);
   expect(thread.ops).toEqual(["log", "end"]);
+});
+
+test("the thread of long execs ends when none has run for a while, and another one starts for the next", async () => {
+  const threads = [1, 2].map(() => new TestThread({ startMs: 0, answers: true }));
+  const workers = workersOf(threads, { lingerMs: 30 });
+  const capture = async (id: string) => {
+    const [stdout, stderr] = [Descriptor.open("/dev/null", 0), Descriptor.open("/dev/null", 0)];
+    workers.capture({ id, stdout: stdout.release(), stderr: stderr.release(), maxBytes: 1 });
+    await workers.collect(id, { isCopied: false });
+  };
+  await capture("one");
+  await capture("two"); // within the while
+  await sleep(100);
+  await capture("three");
+  expect(threads.map(({ ops }) => ops)).toEqual([
+    ["capture", "collect", "capture", "collect", "stop"],
+    ["capture", "collect"],
+  ]);
 });

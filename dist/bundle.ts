@@ -7,6 +7,7 @@ import process from "node:process";
 
 const runcModule = "github.com/opencontainers/runc@v1.5.2";
 const cniModule = "github.com/containernetworking/plugins@v1.9.1";
+export const builtModules = [runcModule, cniModule];
 const cniPlugins = [
   ...["bridge", "host-device", "ipvlan", "loopback", "macvlan", "ptp"].map(
     (name) => `main/${name}`,
@@ -15,11 +16,15 @@ const cniPlugins = [
   ...["bandwidth", "firewall", "portmap", "sbr", "tuning"].map((name) => `meta/${name}`),
 ];
 
-/** install: on Debian; libraries: Debian's folder; emulator: runs its programs elsewhere. */
+/**
+ * install: on Debian; libraries: Debian's folder; linked: the packages of the static libraries; emulator: runs its
+ * programs elsewhere.
+ */
 type Platform = {
   goarch: string;
   cc: string;
   libraries: string;
+  linked: string[];
   install: string;
   emulator: string;
 };
@@ -30,6 +35,7 @@ const platforms: Record<string, Platform> = {
     goarch: "amd64",
     cc: "x86_64-linux-gnu-gcc",
     libraries: "x86_64-linux-gnu",
+    linked: ["libseccomp-dev:amd64", "libc6-dev:amd64"],
     install: "apt-get install gcc libseccomp-dev",
     emulator: "qemu-x86_64-static",
   },
@@ -37,6 +43,7 @@ const platforms: Record<string, Platform> = {
     goarch: "arm64",
     cc: "aarch64-linux-gnu-gcc",
     libraries: "aarch64-linux-gnu",
+    linked: ["libseccomp-dev:arm64", "libc6-dev-arm64-cross"],
     install:
       "dpkg --add-architecture arm64 && apt-get update && apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64",
     emulator: "qemu-aarch64-static",
@@ -110,6 +117,14 @@ function goBuild(folder: string, out: string, { tags, packages, ldflags, env }: 
 function moduleFolder(module: string): string {
   const { Dir } = JSON.parse(output(["go", "mod", "download", "-json", module])) as { Dir: string };
   return Dir;
+}
+
+/** The Debian packages of the C libraries that runc links statically. */
+export function linkedLibraries(cpu: string): { name: string; version: string }[] {
+  return platforms[cpu]!.linked.map((name) => {
+    const version = output(["dpkg-query", "--show", "--showformat=${Version}", name]);
+    return { name: name.replace(/:.*$/, ""), version };
+  });
 }
 
 type Linked = { module: string; packages: string[]; tags: string };

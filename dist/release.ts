@@ -17,10 +17,10 @@ import process from "node:process";
 import { parseArgs } from "node:util";
 import * as bundled from "../src/proto/licenses.ts";
 import { build, commit, fileOf, packageVersion, targets } from "./build.ts";
-import { buildBundle, output, requireCompiler } from "./bundle.ts";
+import { buildBundle, builtModules, linkedLibraries, output, requireCompiler } from "./bundle.ts";
 import { buildDeb, buildRpm } from "./packages.ts";
 import { writeDocuments } from "./shipped_docs.ts";
-import { goParts, npmPart, type Part, releaseNotes, sbom } from "./release_text.ts";
+import { debianPart, goParts, npmPart, type Part, releaseNotes, sbom } from "./release_text.ts";
 
 const usage = `usage: bun run release [--version X.Y.Z] [--targets A,B] [--bundles A,B] [--packages A,B] [--out DIR]
   --version  instead of the tag vX.Y.Z of HEAD; for tests
@@ -119,8 +119,9 @@ async function makeFiles({ version, out, ...plan }: Plan, notes: string): Promis
     if (plan.targets.includes(target)) pack(archive);
     if (plan.bundles.includes(target)) {
       const bundle = join(out, "bundle");
-      buildBundle(architectures[target]!.cpu, bundle);
-      for (const part of bundleParts(bundle)) parts.set(part.purl, part);
+      const { cpu } = architectures[target]!;
+      buildBundle(cpu, bundle);
+      for (const part of bundleParts(cpu, bundle)) parts.set(part.purl, part);
       pack({ ...archive, name: `${archive.name}-bundle`, bundle });
       rmSync(bundle, { recursive: true });
     }
@@ -144,11 +145,15 @@ function npmParts(): Part[] {
   return [npmPart("bun", bunVersion, "MIT"), ...ofNpm];
 }
 
-function bundleParts(bundle: string): Part[] {
+function bundleParts(cpu: string, bundle: string): Part[] {
   const plugins = readdirSync(join(bundle, "cni")).map((name) => join(bundle, "cni", name));
-  return [join(bundle, "runc"), ...plugins].flatMap((program) =>
-    goParts(output(["go", "version", "-m", program])),
+  const modules = [join(bundle, "runc"), ...plugins].flatMap((program) =>
+    goParts(output(["go", "version", "-m", program]), builtModules),
   );
+  const libraries = linkedLibraries(cpu).map(({ name, version }) =>
+    debianPart(name, version, "LGPL-2.1-or-later"),
+  );
+  return [...modules, ...libraries];
 }
 
 function buildExecutable(target: string, version: string, out: string): string {

@@ -54,12 +54,24 @@ export function npmPart(name: string, version: string, license: string): Part {
   return { name, version, purl: `pkg:npm/${name.replace("@", "%40")}@${version}`, license };
 }
 
-/** Reads the modules in the output of `go version -m PROGRAM`. */
-export function goParts(text: string): Part[] {
-  const lines = text.matchAll(/^\t(mod|dep)\t(\S+)\t(\S+)/gm);
-  return [...lines].map(([, , name = "", version = ""]) => ({
-    name,
-    version,
-    purl: `pkg:golang/${name}@${version}`,
-  }));
+/**
+ * Reads Go's version and the modules in the output of `go version -m PROGRAM`.
+ * built: MODULE@VERSION of programs that were built in their module's folder, whose own version Go does not know.
+ */
+export function goParts(text: string, built: readonly string[]): Part[] {
+  const go = /: go(\d\S*)$/m.exec(text)?.[1];
+  const modules = [...text.matchAll(/^\t(?:mod|dep)\t(\S+)\t(\S+)/gm)].map((match) => {
+    const [, name = "", version = ""] = match;
+    const own = built.find((module) => module.startsWith(`${name}@`));
+    return [name, own?.slice(name.length + 1) ?? version];
+  });
+  return [...(go === undefined ? [] : [["stdlib", go]]), ...modules].map(
+    ([name = "", version = ""]) => ({ name, version, purl: `pkg:golang/${name}@${version}` }),
+  );
+}
+
+/** A C library of a Debian package, which a program links statically. */
+export function debianPart(name: string, version: string, license: string): Part {
+  const purl = `pkg:deb/debian/${name}@${encodeURIComponent(version)}`;
+  return { name, version, purl, license };
 }

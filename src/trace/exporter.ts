@@ -119,7 +119,10 @@ export async function sendSpans(
     redirect: "error",
   };
   if (ca !== undefined) init.tls = { ca };
-  const response = await fetch(url, init);
+  const response = await fetch(url, init).catch((cause: unknown) => {
+    const reason = messageOf(cause).replace(/ (Is the computer able|For more information).*/s, "");
+    throw new Error(reason, { cause });
+  });
   const reason = await beginning(response);
   if (!response.ok) throw new Error(`the collector answers ${response.status} ${reason}`.trim());
 }

@@ -9,7 +9,7 @@ import { requireCompiler, requireSeccomp } from "../../dist/bundle.ts";
 import { buildDeb, debVersion, rpmVersion } from "../../dist/packages.ts";
 import { checksums, planOf } from "../../dist/release.ts";
 import { writeDocuments } from "../../dist/shipped_docs.ts";
-import { goParts, npmPart, releaseNotes, sbom } from "../../dist/release_text.ts";
+import { debianPart, goParts, npmPart, releaseNotes, sbom } from "../../dist/release_text.ts";
 
 const tagged = () => `v${packageVersion()}`;
 
@@ -78,11 +78,13 @@ test("a runc without seccomp is refused", () => {
   }
 });
 
-test("the bill of materials names npm packages and Go modules by package URLs, each once", () => {
+test("the bill of materials names npm packages, Go with its modules, and C libraries by package URLs", () => {
   const go = goParts(
-    "runc: go1.26\n\tpath\tgithub.com/opencontainers/runc\n\tmod\tgithub.com/opencontainers/runc\tv1.5.2\th1:x=\n\tdep\tgolang.org/x/sys\tv0.30.0\th1:y=\n",
+    "/b/runc: go1.26.8\n\tpath\tgithub.com/opencontainers/runc\n\tmod\tgithub.com/opencontainers/runc\t(devel)\t\n\tdep\tgolang.org/x/sys\tv0.30.0\th1:y=\n",
+    ["github.com/opencontainers/runc@v1.5.2", "example.com/other@v1.0.0"],
   );
-  const parts = [npmPart("@grpc/grpc-js", "1.14.7", "Apache-2.0"), ...go];
+  const library = debianPart("libseccomp-dev", "2.5.4-1+deb12u1", "LGPL-2.1-or-later");
+  const parts = [npmPart("@grpc/grpc-js", "1.14.7", "Apache-2.0"), ...go, library];
   const made = { version: "1.2.3", commit: "abc", time: new Date(0) };
   const { metadata, components, dependencies } = JSON.parse(sbom(made, parts));
   expect(metadata).toMatchObject({
@@ -91,10 +93,12 @@ test("the bill of materials names npm packages and Go modules by package URLs, e
   });
   expect(components.map(({ purl }: { purl: string }) => purl)).toEqual([
     "pkg:npm/%40grpc/grpc-js@1.14.7",
+    "pkg:golang/stdlib@1.26.8",
     "pkg:golang/github.com/opencontainers/runc@v1.5.2",
     "pkg:golang/golang.org/x/sys@v0.30.0",
+    "pkg:deb/debian/libseccomp-dev@2.5.4-1%2Bdeb12u1",
   ]);
-  expect(dependencies[0].dependsOn).toHaveLength(3);
+  expect(dependencies[0].dependsOn).toHaveLength(5);
 });
 
 test("a release candidate sorts before its release in both package formats", () => {

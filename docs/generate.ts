@@ -163,8 +163,9 @@ function ignoredTable(): string {
 }
 
 function equivalents(source: string, rules: Rules): string {
-  // Version 2 of containerd's configuration has one plugin for what version 3 has in three.
-  const isRepeated = (path: string) => path.startsWith("plugins/io.containerd.cri.");
+  // Version 2 of containerd's configuration has one plugin for what version 3 has in three; version 4 has plugins for
+  // tables.
+  const isRepeated = (path: string) => /^plugins\/io\.containerd\.(cri|server)\./.test(path);
   const rows = Object.entries(rules).flatMap(([path, { to, why }]) => {
     if (isRepeated(path)) return [];
     const key = path.replace("plugins/io.containerd.grpc.v1.cri/", "CRI: ").replace("plugins/", "");

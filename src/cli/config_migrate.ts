@@ -16,7 +16,7 @@ import { shownJson } from "./text.ts";
 const fileBytesMax = 4 << 20;
 
 /**
- * Converts the text of a config.toml of containerd (version 2 or 3), a crio.conf, or a daemon.json.
+ * Converts the text of a config.toml of containerd (version 2, 3 or 4), a crio.conf, or a daemon.json.
  * @throws CriError INVALID_ARGUMENT for what is none of these.
  */
 export function migrated(text: string, file: string): Migration {
@@ -32,14 +32,14 @@ export function migrated(text: string, file: string): Migration {
     return migrate(leaves, { rules: crioRules, fallback: "isulad-ts has no such setting" });
   }
   const { version } = tree;
-  if (version === 2 || version === 3) {
+  if (version === 2 || version === 3 || version === 4) {
     const fallback = "isulad-ts has no such part, or does it without a setting";
     return migrate(leaves, { rules: containerdRules, fallback });
   }
   const problem =
     version === undefined
       ? "it has neither a table crio nor a version: is it CRI-O's or containerd's configuration?"
-      : `version ${clipped(version)} of containerd's configuration is unknown: versions 2 and 3 can be read`;
+      : `version ${clipped(version)} of containerd's configuration is unknown: versions 2 to 4 can be read`;
   const hint = "`containerd config migrate` converts older ones";
   throw new CriError("INVALID_ARGUMENT", `${file}: ${problem} (${hint})`);
 }
@@ -71,7 +71,7 @@ export const migrateCommand = defineCommand({
       type: "positional",
       required: true,
       valueHint: "FILE",
-      description: "A config.toml (version 2 or 3), crio.conf or daemon.json",
+      description: "A config.toml (version 2 to 4), crio.conf or daemon.json",
     },
   },
   run: ({ args }) => {

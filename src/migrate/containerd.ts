@@ -1,4 +1,4 @@
-// Lists the equivalents of containerd's config.toml, versions 2 (1.7) and 3 (2.x).
+// Lists the equivalents of containerd's config.toml, versions 2 (1.7), 3 (2.0) and 4 (2.4).
 import {
   converted,
   added,
@@ -24,6 +24,7 @@ const forOwnClients = "it serves containerd's own clients";
 
 const isOf = (value: unknown, meanings: Record<string, unknown>) => meanings[String(value)];
 const gone = "only containerd needs it";
+const onlyUnix = "only unix sockets are served, which need no TLS";
 
 /** Fields of a runtime that have the same name, but for "_". */
 const runtimeFields =
@@ -123,6 +124,8 @@ const cri: Rules = {
   "containerd/runtimes/*/options/*": options,
   "containerd/runtimes/*/snapshotter": none("all runtimes share the driver of storage-driver"),
   "containerd/runtimes/*/sandboxer": none("a pod's sandbox is a container of its shim"),
+  "containerd/runtimes/*/disable_pause_image_pull": none("no pod needs a pause image"),
+  "containerd/runtimes/*/cgroup_writable": none("the cgroups of a container are read-only"),
   "containerd/runtimes/*/io_type": none("streams are FIFOs, or a terminal"),
   "containerd/runtimes/*/*": runtimes,
   "cni/bin_dir": same("cni-bin-dir"),
@@ -148,6 +151,10 @@ const cri: Rules = {
   discard_unpacked_layers: converted("keep-blobs", (value) => value === false),
   image_pull_with_sync_fs: none("layers are synced in the background, and checked after a crash"),
   "image_decryption/key_model": none("keys are those of the programs of stream-processors"),
+  concurrent_layer_fetch_buffer: none("a layer is one request"),
+  use_local_image_pull: none("there is one way to pull"),
+  stats_retention_period: none("statistics are those of the moment"),
+  enable_criu: none("a container can be checkpointed where criu works"),
   ignore_deprecation_warnings: none("no key is deprecated"),
   disable_tcp_service: none("streams have the server of stream-server-address"),
 };
@@ -160,6 +167,8 @@ const nri: Rules = {
   plugin_config_path: same("plugin-config-path"),
   plugin_registration_timeout: same("plugin-registration-timeout"),
   plugin_request_timeout: same("plugin-request-timeout"),
+  "default_validator/required_plugins": same("nri-required-plugins"),
+  "default_validator/**": none("a validator of your own can be required (nri-required-plugins)"),
 };
 
 const verifiers: Rules = {
@@ -196,6 +205,22 @@ const processors = inMap("stream-processors", ({ path, value }, entry) => {
   return field;
 });
 
+/** Tables of their own until version 3, plugins io.containerd.server.v1.NAME in version 4. */
+const servers: Rules = {
+  "grpc/address": none("hosts has the socket; name it in the kubelet's containerRuntimeEndpoint"),
+  "grpc/uid": same("socket-uid"),
+  "grpc/gid": group,
+  "grpc/max_recv_message_size": same("max-recv-message-size"),
+  "grpc/max_send_message_size": same("max-send-message-size"),
+  "grpc/**": none(onlyUnix),
+  "grpc-tcp/**": none(onlyUnix),
+  "ttrpc/**": none("shims are called on their own sockets, without a sink for events"),
+  "debug/address": none("isulad-ts debug uses the socket of hosts"),
+  "debug/uid": none("isulad-ts debug uses the socket of hosts"),
+  "debug/gid": none("isulad-ts debug uses the socket of hosts"),
+  "metrics/address": metricsAddress,
+};
+
 export const containerdRules: Rules = {
   version: none(gone),
   root: none("graph is isulad-ts's own folder: containerd's data is not read"),
@@ -206,19 +231,16 @@ export const containerdRules: Rules = {
   required_plugins: none(partsHaveKeys),
   oom_score: same("oom-score"),
   imports: none("files of daemon.json.d are read after daemon.json"),
-  "grpc/address": none("hosts has the socket; name it in the kubelet's containerRuntimeEndpoint"),
-  "grpc/uid": same("socket-uid"),
-  "grpc/gid": group,
-  "grpc/max_recv_message_size": same("max-recv-message-size"),
-  "grpc/max_send_message_size": same("max-send-message-size"),
-  "grpc/**": none("only unix sockets are served, which need no TLS"),
-  "ttrpc/**": none("shims are called on their own sockets, without a sink for events"),
-  "debug/address": none("isulad-ts debug uses the socket of hosts"),
-  "debug/uid": none("isulad-ts debug uses the socket of hosts"),
-  "debug/gid": none("isulad-ts debug uses the socket of hosts"),
+  ...servers,
+  ...Object.fromEntries(
+    Object.entries(servers).map(([path, rule]) => [
+      `plugins/io.containerd.server.v1.${path}`,
+      rule,
+    ]),
+  ),
   "debug/level": same("log-level"),
   "debug/format": same("log-format"),
-  "metrics/address": metricsAddress,
+  "debug/log_trace_id": none("lines of the log have no trace; spans name the call's objects"),
   "metrics/grpc_histogram": none("calls always have a histogram"),
   "cgroup/path": none("the service manager places the daemon"),
   "stream_processors/*/*": processors,
@@ -244,6 +266,10 @@ export const containerdRules: Rules = {
   ...without("snapshotter.v1.btrfs", noDriver),
   ...without("snapshotter.v1.devmapper", noDriver),
   ...without("snapshotter.v1.zfs", noDriver),
+  ...without("snapshotter.v1.erofs", noDriver),
+  ...without("differ.v1.erofs", noDriver),
+  ...without("mount-handler.v1.erofs", noDriver),
+  ...without("metrics.v1.grpc-prometheus", "calls always have a histogram"),
   ...without("internal.v1.opt", "it is for ctr install"),
   ...without("internal.v1.tracing", otel),
   ...without("tracing.processor.v1.otlp", otel),

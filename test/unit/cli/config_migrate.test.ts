@@ -119,6 +119,11 @@ const containerd: Case[] = [
     { "plugin-registration-timeout": "7s" },
   ],
   [
+    "plugins/io.containerd.nri.v1.nri/default_validator/required_plugins",
+    ["10-a"],
+    { "nri-required-plugins": ["10-a"] },
+  ],
+  [
     "plugins/io.containerd.nri.v1.nri/plugin_request_timeout",
     "7s",
     { "plugin-request-timeout": "7s" },
@@ -376,7 +381,7 @@ test("certificate and key of the stream server go together", () => {
 });
 
 test("each rule with an equivalent has a case above", () => {
-  const plugin = /^plugins\/io\.containerd\.(cri|grpc)\.v1\.[a-z]+\//;
+  const plugin = /^plugins\/io\.containerd\.(server\.v1\.|(cri|grpc)\.v1\.[a-z]+\/)/;
   const tried = [...containerd, ...crio].map(([path]) => path.replace(plugin, ""));
   const elsewhere = /tls_(cert|key)|^stream_processors|runtimes\/\*\/options\/\*/;
   const rules = Object.entries({ ...containerdRules, ...crioRules });

@@ -77,6 +77,40 @@ test.each(sections)("%s: each key has a rule", (heading, prefix) => {
   expect(paths.length).toBeGreaterThan(5);
 });
 
+/** What the default configuration of containerd 2.4 has that 2.0's has not. */
+const since24 = [
+  ["debug/log_trace_id", "images/concurrent_layer_fetch_buffer", "images/use_local_image_pull"],
+  ["runtime/stats_retention_period", "runtime/enable_criu"],
+  ["runtime/containerd/runtimes/runc/disable_pause_image_pull"],
+  ["runtime/containerd/runtimes/runc/cgroup_writable"],
+  ["plugins/io.containerd.differ.v1.erofs/mkfs_options"],
+  ["plugins/io.containerd.mount-handler.v1.erofs", "plugins/io.containerd.snapshotter.v1.erofs/a"],
+  ["plugins/io.containerd.metrics.v1.grpc-prometheus/grpc_histogram"],
+  ["plugins/io.containerd.nri.v1.nri/default_validator/enable"],
+  ["debug/address", "grpc-tcp/address", "ttrpc/uid"].map((one) => `server/${one}`),
+].flat();
+
+test.each(since24)("%s of version 4 has a rule", (name) => {
+  const path = name
+    .replace(/^(images|runtime)\//, "plugins/io.containerd.cri.v1.$1/")
+    .replace(/^server\//, "plugins/io.containerd.server.v1.");
+  const value = path.split("/").reduceRight<unknown>((inner, one) => ({ [one]: inner }), {});
+  const { report } = migrated(stringify({ ...(value as object), version: 4 }), "FILE");
+  expect(report[0]?.why).not.toMatch(/^$|has no such part/);
+});
+
+test("the servers of version 4 are the tables of version 3", () => {
+  const grpc = { uid: 7, gid: 8, max_recv_message_size: 1 << 20 };
+  const metrics = { address: "127.0.0.1:1338" };
+  const plugins = {
+    "io.containerd.server.v1.grpc": grpc,
+    "io.containerd.server.v1.metrics": metrics,
+  };
+  const { values } = migrated(stringify({ version: 4, plugins }), "FILE");
+  expect(values).toEqual(migrated(stringify({ version: 3, grpc, metrics }), "FILE").values);
+  expect(values).toMatchObject({ "socket-uid": 7, group: "8", "metrics-port": 1338 });
+});
+
 test("root's group and an unknown snapshotter are reported with their value", () => {
   const whyOf = (tree: object) =>
     migrated(stringify({ version: 3, ...tree }), "FILE").report.map(({ why }) => why);

@@ -24,6 +24,8 @@ const forOwnClients = "it serves containerd's own clients";
 
 const isOf = (value: unknown, meanings: Record<string, unknown>) => meanings[String(value)];
 const gone = "only containerd needs it";
+const noRemote = "remote snapshotters are not supported";
+const credentials = "write it into registry-auth-file, in the format of Docker";
 const onlyUnix = "only unix sockets are served, which need no TLS";
 
 /** Fields of a runtime that have the same name, but for "_". */
@@ -81,6 +83,8 @@ const registryFolder: Rule = {
     return `${set}, which takes one folder: copy into it what it lacks of ${rest.join(", ")}`;
   },
 };
+
+const keepBlobs = converted("keep-blobs", (value) => value === false);
 
 const cri: Rules = {
   sandbox_image: same("pod-sandbox-image"),
@@ -146,9 +150,19 @@ const cri: Rules = {
     value === true ? [path.at(-3)!] : [],
   ),
   "registry/configs/*/tls/*": none("write it as hosts.toml into registry-config-path"),
-  "registry/configs/*/auth/*": none("write it into registry-auth-file, in the format of Docker"),
-  disable_snapshot_annotations: none("remote snapshotters are not supported"),
-  discard_unpacked_layers: converted("keep-blobs", (value) => value === false),
+  "registry/configs/*/auth/*": none(credentials),
+  "registry/configs/**": none("it is empty, or written as hosts.toml into registry-config-path"),
+  "registry/auths/**": none(credentials),
+  "registry/headers/**": none("write it as hosts.toml into registry-config-path"),
+  disable_snapshot_annotations: none(noRemote),
+  discard_unpacked_layers: keepBlobs,
+  "containerd/discard_unpacked_layers": keepBlobs,
+  "containerd/disable_snapshot_annotations": none(noRemote),
+  "containerd/no_pivot": none("the root is always changed by pivot_root"),
+  "containerd/default_runtime/**": none("containerd has replaced it by default_runtime_name"),
+  "containerd/untrusted_workload_runtime/**": none("containerd has replaced it by a handler"),
+  disable_cgroup: none("every container has a cgroup"),
+  systemd_cgroup: none("containerd has replaced it by SystemdCgroup of a runtime"),
   image_pull_with_sync_fs: none("layers are synced in the background, and checked after a crash"),
   "image_decryption/key_model": none("keys are those of the programs of stream-processors"),
   concurrent_layer_fetch_buffer: none("a layer is one request"),
@@ -261,6 +275,10 @@ export const containerdRules: Rules = {
   "timeouts/**": none("start-timeout and runtime-timeout limit calls of a runtime and its shim"),
   "plugins/io.containerd.gc.v1.scheduler/**": none("unused layers are removed with their images"),
   "plugins/io.containerd.monitor.container.v1.restart/**": none("the kubelet restarts containers"),
+  "proxy_plugins/**": none("other programs' snapshotters and content stores are not called"),
+  ...without("internal.v1.restart", "the kubelet restarts containers"),
+  ...without("monitor.v1.cgroups", "figures of containers are calls of CRI"),
+  ...without("runtime.v1.linux", "containerd has replaced it by runtime v2"),
   ...without("snapshotter.v1.native", "layers are in graph"),
   ...without("snapshotter.v1.blockfile", noDriver),
   ...without("snapshotter.v1.btrfs", noDriver),

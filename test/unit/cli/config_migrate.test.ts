@@ -60,6 +60,7 @@ const containerd: Case[] = [
   [`${images}/snapshotter`, "native", { "storage-driver": "native" }],
   [`${images}/snapshotter`, "overlayfs", { "storage-driver": "overlay2" }],
   [`${images}/discard_unpacked_layers`, false, { "keep-blobs": true }],
+  [`${old}/containerd/discard_unpacked_layers`, false, { "keep-blobs": true }],
   [`${images}/registry/config_path`, "/c:/d", { "registry-config-path": "/c" }],
   [
     `${old}/registry/mirrors/docker.io/endpoint`,

@@ -99,6 +99,28 @@ test.each(since24)("%s of version 4 has a rule", (name) => {
   expect(report[0]?.why).not.toMatch(/^$|has no such part/);
 });
 
+/** What the default configuration of containerd 1.7 has that 2.0's has not; the first has an equivalent. */
+const until17 = [
+  "containerd/discard_unpacked_layers",
+  "containerd/disable_snapshot_annotations",
+  "containerd/no_pivot",
+  "containerd/default_runtime/runtime_type",
+  "containerd/untrusted_workload_runtime/options",
+  "disable_cgroup",
+  "systemd_cgroup",
+  "registry/auths",
+  "registry/configs",
+  "registry/headers",
+];
+
+test.each(until17)("%s of version 2 has a rule", (name) => {
+  const cri = name.split("/").reduceRight<unknown>((inner, one) => ({ [one]: inner }), false);
+  const plugins = { "io.containerd.grpc.v1.cri": cri };
+  const { values, report } = migrated(stringify({ version: 2, plugins }), "FILE");
+  expect(report.at(-1)?.why ?? "").not.toContain("has no such part");
+  expect(values).toEqual(name === until17[0] ? { "keep-blobs": true } : {});
+});
+
 test("the servers of version 4 are the tables of version 3", () => {
   const grpc = { uid: 7, gid: 8, max_recv_message_size: 1 << 20 };
   const metrics = { address: "127.0.0.1:1338" };

@@ -38,8 +38,8 @@ const descriptorType = "application/vnd.oci.descriptor.v1+json";
 const reasonBytesMax = 32 << 10;
 const floodBytes = 1 << 20;
 const shownBytesMax = 1_000;
-/** The exit code of a shell's child, and of run(), that a signal ended. */
-const killedExitCode = 137;
+/** Exit codes of a shell's child, and of run(), that a signal ended. */
+const killedExitCodes = { above: 128, most: 128 + 64 };
 
 /**
  * Runs every program of the folder, by name, until one refuses.
@@ -116,7 +116,8 @@ async function verdict(path: string, { name, top }: ResolvedImage, parts: Parts)
   killGroup(pid); // what it left behind
   const [reason, problem] = [stdout, stderr].map((text) => shown(text)) as [string, string];
   if (exitCode === 0) return reason;
-  const how = exitCode === killedExitCode ? "killed by a signal" : `exit code ${exitCode}`;
+  const wasKilled = exitCode > killedExitCodes.above && exitCode <= killedExitCodes.most;
+  const how = wasKilled ? "killed by a signal" : `exit code ${exitCode}`;
   throw new Error(`${path} refuses it (${how}): ${reason || problem || "without a reason"}`);
 }
 

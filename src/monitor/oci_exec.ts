@@ -1,14 +1,6 @@
 // Starts execs by an OCI runtime's command line. Their first processes become children of this one, which
 // reaps them by pid.
-import {
-  constants,
-  existsSync,
-  fchownSync,
-  fstatSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from "node:fs";
+import { constants, fchownSync, fstatSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "../base/errors.ts";
@@ -21,6 +13,7 @@ import { markOf, newMark } from "../sys/process_mark.ts";
 import { reap } from "../sys/wait.ts";
 import type { CapturedStreams, ExecStarter, RunningExec } from "./exec.ts";
 import { killTree, type ExecTree } from "./exec_tree.ts";
+import { childIn, startedChild } from "./pid_file.ts";
 import type { ExecProcess, ExecSubject, StartExecRequest } from "./protocol.ts";
 import type { RunRecord, StreamOwner } from "./record_schemas.ts";
 import type { ChildStdio, Spawner, SpawnOptions } from "./spawner.ts";
@@ -131,13 +124,12 @@ export class OciExecs implements ExecStarter<Streams> {
       writeFileSync(processFile, request.process, { mode: 0o600 });
       const verb = ["exec", "--detach", ...files, ...args, request.id];
       await this.#spawner.runtime(runtime, verb, { stdio, timeoutMs, signal, mark });
-      const leader = Number(readFileSync(pidFile, "utf8"));
+      const leader = startedChild(pidFile);
       applyOomScoreAdj(leader, request.process);
       return { leader, mark, cgroup };
     } catch (error) {
       // A runtime that was killed may have started the process, even before it wrote the pid.
-      const made = existsSync(pidFile) ? readFileSync(pidFile, "utf8") : "";
-      await killTree({ leader: made === "" ? undefined : Number(made), mark, cgroup });
+      await killTree({ leader: childIn(pidFile), mark, cgroup });
       rmSync(join(this.#folder, `.${key}.pid`), { force: true }); // runc's temporary name
       throw error;
     } finally {

@@ -1,8 +1,8 @@
 // Calls the OCI runtime's create, start and delete for a container.
-import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { step } from "../base/failpoints.ts";
 import { executes } from "../sys/process.ts";
+import { startedChild } from "./pid_file.ts";
 import type { RemoveRequest, StartRequest } from "./protocol.ts";
 import type { Spawner } from "./spawner.ts";
 import type { Stdio } from "./stdio.ts";
@@ -28,7 +28,7 @@ export class RuntimeCalls {
       throw error;
     }
     await stdio.created();
-    return Number(await readFile(pidFile, "utf8"));
+    return startedChild(pidFile);
   }
 
   /** Returns when the init executes the container's program. */

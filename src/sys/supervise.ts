@@ -1,5 +1,6 @@
 // Supervises child processes: awaits an exit with a deadline, kills what does not end, keeps stderr's end.
 import type { ChildProcess } from "node:child_process";
+import { constants } from "node:os";
 import { abortError } from "../base/abort.ts";
 import { codeOf, CriError, messageOf, type ErrorCode } from "../base/errors.ts";
 import { clipStart } from "../base/text.ts";
@@ -12,7 +13,7 @@ const drainMs = 100;
 
 /**
  * Waits for the exit of a process that leads its group, and kills the group when the signal aborts.
- * @returns the exit code; 137 when a signal ended it. what: program and arguments, for messages.
+ * @returns the exit code; 128 and the number of a signal that ended it, as a shell. what: program and arguments, for messages.
  * @throws CriError DEADLINE_EXCEEDED or CANCELLED with pid and elapsed time; the error of a failed start.
  */
 export async function superviseGroup(
@@ -80,7 +81,7 @@ function exitOf(child: ChildProcess): Promise<number> {
     const done = (exitCode: number | null, signal: NodeJS.Signals | null) => {
       clearTimeout(timer);
       closeStreams(child);
-      resolve(exitCode ?? (signal === null ? 255 : 137));
+      resolve(exitCode ?? (signal === null ? 255 : 128 + constants.signals[signal]));
     };
     const hasStreams = child.stdout !== null || child.stderr !== null;
     child.on("error", reject);

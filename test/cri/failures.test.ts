@@ -1,13 +1,31 @@
 // Tests failures of CNI plugins, OCI runtimes and the monitor: the caller gets the error, and nothing leaks.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { chmodSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { spawn } from "node:child_process";
+import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import process from "node:process";
+import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
 import { failure } from "../expect.ts";
-import { type Daemon, startDaemon } from "../harness.ts";
+import { type Daemon, ociRuntime, startDaemon } from "../harness.ts";
 
 let daemon: Daemon;
+/** Writes the text of its file "says" into the pid file after each call of its file "verb". */
+const liar = mkdtempSync(join(tmpdir(), "isulad-liar-"));
+writeFileSync(
+  join(liar, "runtime"),
+  `#!/bin/sh
+for word; do
+  [ "$last" = --pid-file ] && file=$word
+  case $word in create|exec) verb=$word;; esac
+  last=$word
+done
+${ociRuntime} "$@" || exit
+[ "$verb" != "$(cat ${liar}/verb)" ] || cat ${liar}/says >"$file"
+`,
+  { mode: 0o755 },
+);
 let plugins: string;
 beforeAll(async () => {
   daemon = await startDaemon({
@@ -16,13 +34,17 @@ beforeAll(async () => {
       runtimes: {
         broken: { path: "/bin/false" },
         absent: { path: "/no/such/runtime" },
+        liar: { path: join(liar, "runtime") },
       },
     },
   });
   plugins = join(daemon.dir, "plugins");
   mkdirSync(plugins);
 });
-afterAll(() => daemon?.[Symbol.asyncDispose]());
+afterAll(async () => {
+  await daemon?.[Symbol.asyncDispose]();
+  rmSync(liar, { recursive: true });
+});
 
 /** A CNI plugin as a shell script, next to the real ones. */
 function writePlugin(name: string, script: string): void {
@@ -115,6 +137,39 @@ describe("the OCI runtime", () => {
     );
     expect(await daemon.leaksSince(before)).toEqual([]);
   });
+
+  test.each([
+    ["create", "another process"],
+    ["create", "nonsense"],
+    ["create", ""],
+    ["exec", "another process"],
+    ["exec", ""],
+  ])(
+    "that tells of another process than its own after %s (%j): nobody signals that one",
+    async (verb, says) => {
+      const before = daemon.snapshot();
+      const other = spawn("sleep", ["600"]);
+      const otherEnded = new Promise((resolve) => other.once("exit", resolve));
+      const call = async () => {
+        writeFileSync(join(liar, "verb"), verb);
+        writeFileSync(join(liar, "says"), says === "another process" ? String(other.pid) : says);
+        const pod = daemon.hostPodConfig();
+        const podId = await daemon.runPod(pod, "liar");
+        try {
+          const id = await daemon.run(podId, pod, ["sleep", "600"]);
+          await daemon.exec(id, ["sleep", "600"], 1);
+        } finally {
+          await daemon.removePod(podId);
+        }
+      };
+      const error = await failure(call());
+      expect(error.message).toContain("the runtime reported success, but started no process");
+      expect(await Promise.race([otherEnded, sleep(300, "alive")])).toBe("alive");
+      other.kill();
+      await otherEnded;
+      expect(await daemon.leaksSince(before)).toEqual([]);
+    },
+  );
 });
 
 describe("the monitor", () => {

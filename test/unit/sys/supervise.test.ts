@@ -16,6 +16,7 @@ function shell(script: string) {
 test.each([
   ["exit 3", 3],
   ["kill -KILL $$", 137],
+  ["kill -SEGV $$", 139],
 ])("superviseGroup() of `%s` returns %i", async (script, exitCode) => {
   expect(await superviseGroup(shell(script), "sh", soon())).toBe(exitCode);
 });

@@ -2,7 +2,7 @@
 import type { ChildProcess } from "node:child_process";
 import { constants } from "node:os";
 import { abortError } from "../base/abort.ts";
-import { codeOf, CriError, messageOf, type ErrorCode } from "../base/errors.ts";
+import { codeOf, CriError, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
 import { clipStart } from "../base/text.ts";
 import { killGroup, processName } from "./process.ts";
 
@@ -44,16 +44,13 @@ export async function superviseGroup(
 
 /**
  * Explains why a program could not be started; errors of one that ran stay as they are. code: unless the node lacks
- * descriptors, memory or space.
+ * descriptors, memory, space or, by a limit of the cgroup or the user (EAGAIN), processes.
  */
 export function cannotRun(program: string, cause: unknown, code: ErrorCode): CriError {
   if (cause instanceof CriError) return cause;
-  const own = codeOf(cause);
-  return new CriError(
-    own === "RESOURCE_EXHAUSTED" ? own : code,
-    `cannot run ${program}: ${messageOf(cause)}`,
-    { cause },
-  );
+  const isExhausted = codeOf(cause) === "RESOURCE_EXHAUSTED" || errnoOf(cause) === "EAGAIN";
+  const message = `cannot run ${program}: ${messageOf(cause)}`;
+  return new CriError(isExhausted ? "RESOURCE_EXHAUSTED" : code, message, { cause });
 }
 
 /** Waits for the end of a process that was asked to end; calls `kill` after graceMs. */

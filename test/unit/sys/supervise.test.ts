@@ -85,6 +85,7 @@ test("keepEnd() keeps the end of a stream", async () => {
 test.each([
   ["EMFILE", "RESOURCE_EXHAUSTED"],
   ["ENOMEM", "RESOURCE_EXHAUSTED"],
+  ["EAGAIN", "RESOURCE_EXHAUSTED"],
   ["EACCES", "INTERNAL"],
 ])("cannotRun() of a program that %s keeps from starting is %s", (code, expected) => {
   const cause = Object.assign(new Error("no"), { code });

@@ -16,8 +16,10 @@ export const stepNames = [
   "pause-start",
   "sandbox-ready",
   // PullImage
+  "image-verify",
   "image-layers",
   "image-register",
+  "image-origins",
   // CreateContainer
   "container-record",
   "container-rootfs",

@@ -125,7 +125,8 @@ async function liveNames(client: Client, kind: Kind): Promise<Suggestion[]> {
   const limit = { timeoutMs: listTimeoutMs };
   if (kind === "image") {
     const { images } = await client.ListImages({}, limit);
-    return images.flatMap(({ repo_tags }) => (repo_tags ?? []).map((tag): Suggestion => [tag, ""]));
+    const names = images.flatMap(({ repo_tags }) => repo_tags ?? []).flatMap(namesOf);
+    return names.map((name): Suggestion => [name, ""]);
   }
   const pods = client.ListPodSandbox({}, limit).then(({ items }) => items);
   const found = kind === "pod" ? (await pods).map(podCandidate) : await containersOf(client, pods);
@@ -134,4 +135,10 @@ async function liveNames(client: Client, kind: Kind): Promise<Suggestion[]> {
     [path.slice(path.lastIndexOf("/") + 1), path],
     [id, path],
   ]);
+}
+
+/** Returns a name as it is listed, and as people type it. */
+export function namesOf(tag: string): string[] {
+  const short = tag.replace(/^docker\.io\/(library\/)?/, "");
+  return short === tag ? [tag] : [tag, short];
 }

@@ -2,6 +2,7 @@
 import { defineCommand } from "citty";
 import { runtime } from "../proto/messages.js";
 import type { Container, Image, PodSandbox } from "../proto/types.ts";
+import type { Client } from "./client.ts";
 import {
   completes,
   hostArg,
@@ -24,6 +25,9 @@ import { verify } from "./images_verify.ts";
 import { print } from "./output.ts";
 import { containerStates, podStates } from "./states.ts";
 import { age, jsonForm, protoJson, shortId, size } from "./text.ts";
+
+const podNameLabel = "io.kubernetes.pod.name";
+type PodNames = ReadonlyMap<string | null | undefined, PodSandbox["metadata"]>;
 
 const viewArgs = { ...quietArg, ...truncArg, ...tableFormatArgs, ...hostArg } as const;
 
@@ -72,15 +76,29 @@ export const ps = defineCommand({
       const response = await listContainers(from, { args, rawArgs });
       if (args.quiet) return printIds(response.containers);
       const value = protoJson(runtime.v1.ListContainersResponse.toObject(response, jsonForm));
-      return await show(args, value, () => containerTable(response.containers, showsFullIds(args)));
+      const pods = await podsOf(client, response.containers);
+      const table = () => containerTable(response.containers, showsFullIds(args), pods);
+      return await show(args, value, table);
     }),
 });
 
-export function containerTable(items: readonly Container[], fullIds: boolean): string {
+/** Returns the pods by id if there is a container without the labels by which kubelets name its pod. */
+async function podsOf(client: Client, containers: readonly Container[]): Promise<PodNames> {
+  if (containers.every(({ labels }) => labels?.[podNameLabel] !== undefined)) return new Map();
+  const { items } = await client.ListPodSandbox({});
+  return new Map(items.map(({ id, metadata }) => [id, metadata]));
+}
+
+export function containerTable(
+  items: readonly Container[],
+  fullIds: boolean,
+  pods: PodNames = new Map(),
+): string {
   const header = "CONTAINER,IMAGE,CREATED,STATE,NAME,ATTEMPT,POD ID,POD,NAMESPACE".split(",");
   const id = (text: string | null | undefined) => (fullIds ? (text ?? "") : shortId(text ?? ""));
   const rows = items.map((container) => {
     const image = container.image?.image ?? "";
+    const pod = pods.get(container.pod_sandbox_id);
     return [
       id(container.id),
       image.startsWith("sha256:") ? id(image) : fullIds ? image : withoutDigest(image),
@@ -89,8 +107,8 @@ export function containerTable(items: readonly Container[], fullIds: boolean): s
       container.metadata?.name ?? "",
       String(container.metadata?.attempt ?? 0),
       id(container.pod_sandbox_id),
-      container.labels?.["io.kubernetes.pod.name"] ?? "unknown",
-      container.labels?.["io.kubernetes.pod.namespace"] ?? "unknown",
+      container.labels?.[podNameLabel] ?? pod?.name ?? "unknown",
+      container.labels?.["io.kubernetes.pod.namespace"] ?? pod?.namespace ?? "unknown",
     ];
   });
   const columns = {

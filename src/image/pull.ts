@@ -1,5 +1,6 @@
 // Fetches an image's manifest for this platform and its config from a registry; layers follow later.
 import { activity } from "../base/activity.ts";
+import { step } from "../base/failpoints.ts";
 import type { RegistryAuth } from "../registry/credentials.ts";
 import type { RegistryOptions } from "../registry/resolve_endpoints.ts";
 import { platformManifest } from "./platform_manifest.ts";
@@ -51,7 +52,8 @@ export async function fetchImage(ref: Reference, options: FetchOptions): Promise
   if (verification !== undefined) {
     const { verifyImage } = await import("./verifiers.ts");
     const image = { name: ref.name, top, session };
-    await phase("verify", () => verifyImage(image, verification, signal));
+    const verify = () => step("image-verify", () => verifyImage(image, verification, signal));
+    await phase("verify", verify);
   }
   const manifests = { [top.digest]: top.bytes.toString("base64") };
   const onManifest = (digest: string, bytes: Buffer) => {

@@ -3,6 +3,7 @@ import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
+import { step } from "../base/failpoints.ts";
 import type { Log } from "../base/log.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { writeFileAtomic } from "../sys/file.ts";
@@ -179,7 +180,9 @@ export class ImageRecords {
     await writeFileAtomic(this.#path(image.id, "config"), config);
     if (origin !== undefined) {
       const origins = addOrigin(await this.originsOf(image.id), origin);
-      await writeFileAtomic(this.#path(image.id, "origins"), jsonText({ version: 1, origins }));
+      const text = jsonText({ version: 1, origins });
+      const path = this.#path(image.id, "origins");
+      await step("image-origins", () => writeFileAtomic(path, text));
     }
     await this.#write(added);
     for (const other of moved) {

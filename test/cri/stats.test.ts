@@ -146,6 +146,7 @@ describe("lists", () => {
     const b = await daemon.run(otherPod, other, ["sleep", "600"], { labels: { app: "b" } });
     const ended = await daemon.run(podId, pod, ["true"]);
     await daemon.exited(ended);
+    const created = await daemon.create(podId, pod, ["true"], { labels: { app: "b" } });
     const ids = async (filter?: runtime.v1.ContainerStatsFilter.$Properties) => {
       const { stats } = await daemon.client.ListContainerStats({ filter });
       const streamed: string[] = [];
@@ -161,6 +162,7 @@ describe("lists", () => {
     expect(await ids({ pod_sandbox_id: otherPod })).toEqual([b]);
     expect(await ids({ label_selector: { app: "b" } })).toEqual([b]);
     expect(await ids({ id: ended })).toEqual([]);
+    expect(await ids({ id: created })).toEqual([]);
     expect(await ids({ id: "0badf00d" })).toEqual([]);
     expect(await ids({ pod_sandbox_id: "0badf00d" })).toEqual([]);
     await daemon.removePod(otherPod);

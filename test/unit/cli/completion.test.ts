@@ -2,7 +2,7 @@
 import { expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { groups } from "../../../src/cli/commands.ts";
-import { type LiveNames, suggestions } from "../../../src/cli/completion.ts";
+import { type LiveNames, namesOf, suggestions } from "../../../src/cli/completion.ts";
 import { bashScript, fishScript, zshScript } from "../../../src/cli/completion_scripts.ts";
 
 const id = "4f2a".padEnd(64, "0");
@@ -43,6 +43,14 @@ test.each([
   ["--host unix:///x", []],
 ])("isulad-ts %s is completed with %j", async (line, expected) => {
   expect(await suggested(line)).toEqual(expected);
+});
+
+test.each([
+  ["docker.io/library/busybox:1", ["docker.io/library/busybox:1", "busybox:1"]],
+  ["docker.io/team/app:1", ["docker.io/team/app:1", "team/app:1"]],
+  ["registry.example/app:1", ["registry.example/app:1"]],
+])("image %s is suggested as %j", (tag, names) => {
+  expect(namesOf(tag)).toEqual(names);
 });
 
 test("without a daemon nothing is suggested, and nothing fails", async () => {

@@ -64,6 +64,9 @@ test("pods, containers and images are in crictl's columns", () => {
     "CONTAINER           IMAGE               CREATED             STATE               NAME                ATTEMPT             POD ID              POD                 NAMESPACE\n" +
       "fedcba9876543       0011223344556       5 minutes ago       Running             app                 0                   0123456789abc       web                 unknown\n",
   );
+  const unlabelled = { ...container, labels: {} };
+  const pods = new Map([[pod.id, pod.metadata]]);
+  expect(containerTable([unlabelled], false, pods)).toMatch(/ 0123456789abc +web +default\n$/);
   const images = [
     { id: "sha256:1122334455667788", repo_tags: ["127.0.0.1:5000/b:1", "a:2"], size: toLong(1000) },
     { id: "sha256:99", repo_digests: ["c@sha256:abcdef"], size: toLong(1) },

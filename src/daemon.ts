@@ -3,6 +3,7 @@
 import { join } from "node:path";
 import { activity } from "./base/activity.ts";
 import { coalesced } from "./base/coalesced.ts";
+import { Crowd } from "./base/crowd.ts";
 import { liveFields } from "./base/live_fields.ts";
 import { build, ownProgram, version } from "./base/build.ts";
 import type { Config, LoadedConfig } from "./base/config.ts";
@@ -235,6 +236,7 @@ async function createContext(
     events: new EventBus<PodEvent>({ eventsMax, subscribersMax }),
     eventClock: new EventClock(join(config.state, "event-clock"), onUnwritten),
     starting: new Map(),
+    crowds: { pods: new Crowd("other pods"), containers: new Crowd("other containers") },
     levels: new Set(),
     calls: { count: 0, running: 0 },
     making: new SingleFlight(),

@@ -3,14 +3,13 @@
 // a name it runs all steps, and skips those that passed with this executable (test/.cache/cluster.json). Missing
 // programs are built from Go modules, once. The machines are namespaces: all of it ends with this command. Needs
 // root, iptables, docker-registry and openssl.
-import { spawn } from "node:child_process";
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { mkdirSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import process from "node:process";
 import { parseArgs } from "node:util";
 import { ControlPlane } from "./cluster_control.ts";
-import { labAddress, Machine, makeLab } from "./cluster_machine.ts";
+import { runInLab } from "./cluster_lab.ts";
+import { labAddress, Machine, makeLab, servicesOf } from "./cluster_machine.ts";
 import { ClusterNode, type RuntimeName } from "./cluster_node.ts";
 import { type Cluster, eventually } from "./cluster_pods.ts";
 import * as workloads from "./cluster_steps.ts";
@@ -159,21 +158,12 @@ async function outside(): Promise<number> {
     throw new Error(`unknown: ${unknown.join()}; the steps are ${Object.keys(steps).join(" ")}`);
   programs();
   mkdirSync(cache, { recursive: true });
-  const dir = mkdtempSync(join(tmpdir(), "isulad-cluster-"));
-  const flags = "--net --mount --uts --ipc --pid --fork --kill-child --mount-proc".split(" ");
-  // A shell as the first process reaps what others leave behind.
-  const shell = ["sh", "-c", '"$@" & wait $!', "sh"];
-  const argv = [process.execPath, ...process.argv.slice(1), "--inside", dir];
-  const words = [...flags, "--propagation", "private", ...shell, ...argv];
-  const child = spawn("unshare", words, { stdio: "inherit" });
-  const ended = new Promise<number>((resolve) => child.once("exit", (code) => resolve(code ?? 1)));
-  for (const signal of ["SIGINT", "SIGTERM"] as const)
-    process.on(signal, () => child.kill("SIGKILL"));
-  const code = await ended;
-  const tokens = runtimes.map((_, index) => `${basename(dir)}node${index + 1}`);
-  for (const token of tokens) removeCgroups(token.replaceAll("-", "").toLowerCase());
-  rmSync(dir, { recursive: true, force: true });
-  return code;
+  return runInLab("cluster", (dir) => {
+    const nodes = runtimes.map((_, index) => `${basename(dir)}node${index + 1}`);
+    for (const name of nodes) removeCgroups(name.replaceAll("-", "").toLowerCase());
+    const machines = ["control", ...runtimes.map((_, index) => `node${index + 1}`)];
+    for (const name of machines) removeCgroups(servicesOf(join(dir, name)));
+  });
 }
 
 if (import.meta.main) {

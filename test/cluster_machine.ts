@@ -3,6 +3,7 @@
 import { spawn, spawnSync, type ChildProcess } from "node:child_process";
 import {
   closeSync,
+  existsSync,
   mkdirSync,
   openSync,
   readdirSync,
@@ -10,9 +11,10 @@ import {
   readlinkSync,
   writeFileSync,
 } from "node:fs";
-import { join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
+import { removeCgroups } from "./leaks.ts";
 
 /** The lab's network; each machine has an address in it, and each node a network for its pods. */
 export const bridge = "lab0";
@@ -28,6 +30,11 @@ const folders = [
   "var/lib/cni",
   "var/log",
 ];
+/** cgroup v1's controller of processor time. */
+const processors = "/sys/fs/cgroup/cpu";
+/** Returns the parent of the cgroups of a machine's services; dir: its folder. */
+export const servicesOf = (dir: string) =>
+  `${basename(dirname(dir))}${basename(dir)}services`.replaceAll("-", "").toLowerCase();
 const bootId = "/proc/sys/kernel/random/boot_id";
 
 /** Runs as the first process of a machine: $1 is its name, $2 its folder. */
@@ -133,6 +140,8 @@ export class Machine {
   readonly name: string;
   readonly address: string;
   readonly podNetwork: string;
+  /** The parent of its services' cgroups. */
+  readonly services: string;
   /** Its folder, which outlives its boots. */
   readonly dir: string;
   #unshare: ChildProcess | undefined;
@@ -142,6 +151,7 @@ export class Machine {
     this.name = name;
     this.address = addressOf(index);
     this.podNetwork = podNetworkOf(index);
+    this.services = servicesOf(dir);
     this.dir = dir;
     for (const folder of ["", "logs", ...folders])
       mkdirSync(join(dir, folder), { recursive: true });
@@ -196,8 +206,19 @@ export class Machine {
   }
 
   async start(name: string, argv: string[]): Promise<Component> {
-    const nsenter = background([...this.#enter, ...argv], join(this.dir, "logs", name));
+    const nsenter = background(
+      [...this.#enter, ...this.#asService(name), ...argv],
+      join(this.dir, "logs", name),
+    );
     return new Component(name, await childOf(nsenter, `${name} on ${this.name}`), nsenter);
+  }
+
+  /** Words that give a program a session and a share of the processors of its own, as systemd gives each service. */
+  #asService(name: string): string[] {
+    if (!existsSync(processors)) return ["setsid"];
+    const cgroup = join(processors, this.services, name);
+    mkdirSync(cgroup, { recursive: true });
+    return ["setsid", "sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, cgroup];
   }
 
   /** A path of the machine as this process reaches it. */
@@ -235,6 +256,7 @@ export class Machine {
     process.kill(this.#pid, "SIGKILL");
     await gone;
     this.#unshare = undefined;
+    removeCgroups(this.services);
     spawnSync("ip", ["link", "del", `v${this.name}`]);
   }
 }

@@ -42,6 +42,33 @@ async function relistOf(cluster: Cluster, node: string): Promise<string> {
   return `≤ ${quantileMs(series, "kubelet_pleg_relist_duration_seconds", 0.99)} ms`;
 }
 
+const operations = [
+  "list_podsandbox",
+  "podsandbox_status",
+  "list_containers",
+  "container_status",
+  "run_podsandbox",
+  "create_container",
+  "start_container",
+  "exec_sync",
+];
+
+/** Returns the mean time of the kubelet's calls since its start, in ms. */
+async function operationsOf(cluster: Cluster, node: string): Promise<string> {
+  const series = await metricsOf(cluster, node, "metrics");
+  const of = (part: string, operation: string) =>
+    series.find(
+      ({ family, labels }) =>
+        family === `kubelet_runtime_operations_duration_seconds_${part}` &&
+        labels["operation_type"] === operation,
+    )?.value ?? Number.NaN;
+  const mean = (operation: string) => (of("sum", operation) * 1000) / of("count", operation);
+  return operations
+    .filter((operation) => of("count", operation) > 0)
+    .map((operation) => `${operation} ${mean(operation).toFixed(1)} ms`)
+    .join(", ");
+}
+
 /** Counts the results of the kubelet's probes since its start, by their kind. */
 async function probesOf(cluster: Cluster, node: string): Promise<Record<string, number>> {
   const counts: Record<string, number> = {};
@@ -85,6 +112,7 @@ async function fill(cluster: Cluster, node: ClusterNode, namespace: string): Pro
   figures.push(
     `runtime ${memoryMib(node)} MiB`,
     `relist p99 ${await relistOf(cluster, node.name)}`,
+    await operationsOf(cluster, node.name),
   );
   const restartMs = Date.now();
   await node.daemon.stop();

@@ -39,7 +39,8 @@ async function start(context: Context, id: string): Promise<void> {
   await commitStart(context, args, async () => {
     requireRootMounted(args.bundle);
     await context.nri?.startContainer(sandbox, container);
-    return step("container-start", () => context.monitor.call("start", args));
+    const startIt = () => step("container-start", () => context.monitor.call("start", args));
+    return context.crowds.containers.enter(undefined, startIt);
   });
 }
 

@@ -2,6 +2,7 @@
 import { randomBytes } from "node:crypto";
 import { join } from "node:path";
 import type { Config } from "../base/config.ts";
+import type { Crowd } from "../base/crowd.ts";
 import type { TlsServerName } from "../base/config_keys.ts";
 import type { Log } from "../base/log.ts";
 import type { EventBus } from "../base/event_bus.ts";
@@ -94,6 +95,8 @@ export type Context = {
   eventClock: EventClock;
   /** Starts under way, by container; each resolves when its outcome is committed. */
   starting: Map<string, Promise<void>>;
+  /** Pods of which the namespaces and the network are made, and containers that start: they do so in turn. */
+  crowds: { pods: Crowd; containers: Crowd };
   /** SELinux levels of pods whose records are not listed yet. */
   levels: Set<string>;
   /** Calls that change state: how many began so far, and how many are running. */

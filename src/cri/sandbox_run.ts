@@ -137,11 +137,9 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
     await record(making, { namespaces: intendedNamespaces(making) });
     const { overhead, resources } = first.config.linux ?? {};
     if (overhead || resources) await limitPod(context, first);
-    const laterSysctls = await step("sandbox-namespaces", () => pin(making));
-    await step("sandbox-files", () => makeFiles(making));
-    if (first.networkMode === "cni") await attach(making);
-    await step("sandbox-sysctls", () => setSysctls(making, laterSysctls));
-    if (needsPause(making)) await pause(making);
+    // Those of the node's network do not wait: they are quick, and may be what a network plugin waits for.
+    if (first.networkMode === "host") await makeParts(making);
+    else await context.crowds.pods.enter(call.signal, () => makeParts(making));
     await becomeReady(making);
   } catch (error) {
     // The caller's line (failure_log.ts) has the pod's name; this one has the id.
@@ -151,6 +149,15 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
   }
   const ip = making.sandbox.networkSettings.IPs[0];
   context.log.info("sandbox ready", { ...sandboxFields(making.sandbox), ip });
+}
+
+/** Runs the programs that make a sandbox. */
+async function makeParts(making: Making): Promise<void> {
+  const laterSysctls = await step("sandbox-namespaces", () => pin(making));
+  await step("sandbox-files", () => makeFiles(making));
+  if (making.sandbox.networkMode === "cni") await attach(making);
+  await step("sandbox-sysctls", () => setSysctls(making, laterSysctls));
+  if (needsPause(making)) await pause(making);
 }
 
 /** A guest is made by its sandbox container, and reads addresses and routes then: after CNI ADD. */

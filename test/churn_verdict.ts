@@ -1,0 +1,64 @@
+// Compares the rounds of the churn (test/churn.ts): finds leaks, growth of memory and descriptors, slower calls.
+import { growthOf } from "./growth.ts";
+import { median } from "./median.ts";
+
+export type Round = {
+  pods: number;
+  ms: number;
+  /** What is left after the round, and what went wrong in it. */
+  leaks: string[];
+  problems: string[];
+  /** Memory of the runtime: daemon and monitor, or daemon and shims. */
+  pssKib: number;
+  descriptors: number;
+  /** CPU time that a pod took of daemon and monitor. */
+  podCpuMs: number;
+  /** Median of each call in ms. */
+  calls: Record<string, number>;
+  /** Time of a program that does nothing: other work on the machine slows it down as it does the calls. */
+  yardstickMs: number;
+};
+
+/** Tolerates heap fluctuation: 10 KiB a pod in a run of 5,000 are 50 MiB. */
+const growthKibMax = 12 * 1024;
+const descriptorsMax = 40;
+/** Of the last third to the first third. */
+const slowerMax = 1.5;
+const cpuMax = 1.2;
+const roundsMin = 6;
+
+/** Returns how many times a figure of the last third is that of the first third; 1 for too few rounds. */
+export function trend(figures: number[]): number {
+  if (figures.length < roundsMin) return 1;
+  const third = Math.floor(figures.length / 3);
+  return median(figures.slice(-third)) / median(figures.slice(0, third));
+}
+
+/** Returns how many times slower each call is at the end, relative to the yardstick. */
+export function slowdowns(rounds: Round[]): Record<string, number> {
+  const names = Object.keys(rounds[0]?.calls ?? {});
+  const relative = (name: string) =>
+    rounds.map(({ calls, yardstickMs }) => (calls[name] ?? 0) / yardstickMs);
+  return Object.fromEntries(names.map((name) => [name, trend(relative(name))]));
+}
+
+export function growthKib(rounds: Round[]): number {
+  return rounds.length < roundsMin ? 0 : growthOf(rounds.map(({ pssKib }) => pssKib));
+}
+
+/** Returns a line for each fault; rounds: those of one daemon. */
+export function faultsOf(rounds: Round[]): string[] {
+  const faults = rounds.flatMap(({ leaks, problems }, index) =>
+    [...leaks, ...problems].map((fault) => `round ${index}: ${fault}`),
+  );
+  const grown = growthKib(rounds);
+  if (grown > growthKibMax) faults.push(`memory grew by ${grown} KiB`);
+  const descriptors = rounds.map((round) => round.descriptors);
+  const more = rounds.length < roundsMin ? 0 : growthOf(descriptors);
+  if (more > descriptorsMax) faults.push(`${more} more descriptors`);
+  const cpu = trend(rounds.map(({ podCpuMs }) => podCpuMs));
+  if (cpu > cpuMax) faults.push(`a pod takes ${cpu.toFixed(2)} times the CPU time`);
+  for (const [name, times] of Object.entries(slowdowns(rounds)))
+    if (times > slowerMax) faults.push(`${name} takes ${times.toFixed(2)} times as long`);
+  return faults;
+}

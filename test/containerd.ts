@@ -64,11 +64,10 @@ export class Containerd extends Daemon {
     return processesOf("containerd-shim-runc-v2", { dir: this.dir, except: -1 });
   }
 
-  /** The parent of a pod's cgroups is the kubelet's choice. */
+  /** A parent for each pod would be the caller's, to be made and removed, as a kubelet does. */
   override podConfig(more: PodSandboxConfig = {}): PodSandboxConfig {
     const config = super.podConfig(more);
-    const cgroup_parent = `/${this.token}/${config.metadata!.uid}`;
-    return { ...config, linux: { cgroup_parent, ...config.linux } };
+    return { ...config, linux: { cgroup_parent: `/${this.token}`, ...config.linux } };
   }
 
   override writeConfig(): void {

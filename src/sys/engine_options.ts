@@ -16,6 +16,8 @@ const options: Readonly<Record<string, string>> = {
   MIMALLOC_PURGE_HOLES_MIN_INTERVAL: "5000",
   // Free pages are returned after small collections, too, which probes and lists cause.
   BUN_JSC_decommitUnusedMarkedBlockPagesAfterEdenCollections: "true",
+  // Half of the default: what the heap may grow to before the first full collection.
+  BUN_JSC_largeHeapSize: String(4 << 20),
   // Ten times the default: only loops such as those of the log threads are worth the optimizing compiler.
   BUN_JSC_thresholdForOptimizeAfterWarmUp: "10000",
   BUN_JSC_thresholdForOptimizeAfterLongWarmUp: "10000",

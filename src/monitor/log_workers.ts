@@ -145,17 +145,23 @@ export class LogWorkers {
   /** Returns the captured output of an exec that has exited. */
   async collect(id: string, limit: DrainLimit): Promise<Captured> {
     const thread = this.#thread("");
-    const { stdout, stderr } = await thread.request({ op: "collect", id, ...limit });
-    this.#forget(`exec ${id}`, thread);
-    return { stdout: stdout!, stderr: stderr! };
+    try {
+      const { stdout, stderr } = await thread.request({ op: "collect", id, ...limit });
+      return { stdout: stdout!, stderr: stderr! };
+    } finally {
+      this.#forget(`exec ${id}`, thread);
+    }
   }
 
   /** Waits for the end of a pidfd's process; owns the descriptor from here on. */
   async readable(pidfd: Descriptor): Promise<void> {
     const use = `process ${++this.#uses}`;
     const thread = this.#use("", use);
-    await thread.request({ op: "await", pidfd: pidfd.release() });
-    this.#forget(use, thread);
+    try {
+      await thread.request({ op: "await", pidfd: pidfd.release() });
+    } finally {
+      this.#forget(use, thread);
+    }
   }
 
   /** Reads a cgroup's memory events at each change; undefined where the kernel has none. */
@@ -200,6 +206,7 @@ export class LogWorkers {
 
   #use(device: string, use: string): LogWorker {
     const thread = this.#thread(device);
+    clearTimeout(thread.lingering);
     thread.uses.add(use);
     return thread;
   }
@@ -218,8 +225,8 @@ export class LogWorkers {
     this.#logs.delete(use);
     thread.uses.delete(use);
     if (thread.uses.size > 0) return;
-    setTimeout(() => {
-      if (this.#threads.get(thread.device) !== thread || thread.uses.size > 0) return;
+    clearTimeout(thread.lingering);
+    thread.lingering = setTimeout(() => {
       this.#threads.delete(thread.device);
       thread.stop();
     }, this.#lingerMs).unref();
@@ -239,6 +246,8 @@ class LogWorker {
   readonly device: string;
   /** Ids of the containers whose logs it writes, and names of all else for which it is kept. */
   readonly uses = new Set<string>();
+  /** Runs while there is no use, and then ends it. */
+  lingering: NodeJS.Timeout | undefined;
   readonly #wake = eventfd();
   readonly #worker: Worker;
   readonly #started = Promise.withResolvers<void>();

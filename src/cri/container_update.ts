@@ -213,7 +213,6 @@ async function updateRuntime(
   const { command } = handlerOf(context, container);
   const folder = context.containers.folderOf(id);
   const file = join(folder, "update.json");
-  // Not by standard input: it may be a socket, which runtimes cannot open as /dev/stdin.
   await writeFile(file, ociJson(limits), { mode: 0o600 });
   try {
     const options = { logFile: join(folder, "update.log"), signal };

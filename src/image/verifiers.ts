@@ -2,7 +2,7 @@
 // verifiers (docs/image-verification.md there, plugin "bindir").
 // Decision: unlike containerd, a folder with more programs than the limit refuses every pull: a verifier that
 // is left out cannot refuse.
-import { constants, readdirSync, writeSync } from "node:fs";
+import { constants, existsSync, readdirSync, statSync, writeSync } from "node:fs";
 import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, codeOf, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
@@ -58,6 +58,7 @@ export async function verifyImage(
     const credentials = authFileText(image.session);
     for (const program of programs) {
       const path = join(folder, program);
+      if (existsSync(path)) refuseWritable(path); // else a link to nowhere, which cannot be run
       const reason = await verdict(path, image, { ...verification, credentials, signal });
       log.debug("image accepted", { image: name, digest: image.top.digest, program, reason });
     }
@@ -84,6 +85,7 @@ function verifiersIn({ folder, isRequired, verifiersMax }: Verification): string
   } catch (error) {
     if (errnoOf(error) !== "ENOENT") throw error;
   }
+  if (names.length > 0) refuseWritable(folder);
   if (names.length === 0 && isRequired) {
     const hint = "install a verifier there, or unset image-verifier-required";
     throw new Error(`image-verifier-dir ${folder} is absent or empty: ${hint}`);
@@ -93,6 +95,13 @@ function verifiersIn({ folder, isRequired, verifiersMax }: Verification): string
     throw new Error(`${folder} has ${names.length} files, over ${verifiersMax}: ${hint}`);
   }
   return names;
+}
+
+/** Whoever can change a verifier runs programs as root, and decides about images. @throws Error. */
+function refuseWritable(path: string): void {
+  const writableByOthers = 0o002;
+  if ((statSync(path).mode & writableByOthers) === 0) return;
+  throw new Error(`every user of this node may write to ${path}: chmod o-w ${path}`);
 }
 
 type Parts = Verification & { credentials: string | undefined; signal: AbortSignal };
@@ -132,8 +141,9 @@ async function runVerifier(argv: string[], options: RunOptions): Promise<RunResu
     const hints: Partial<Record<ErrorCode, string>> = {
       DEADLINE_EXCEEDED: "per-verifier-timeout is its limit",
       RESOURCE_EXHAUSTED: "its standard output is for the reason",
-      INTERNAL: "each file of image-verifier-dir must be executable",
-      NOT_FOUND: "its interpreter is missing",
+      INTERNAL:
+        "each file of image-verifier-dir must be executable, a script with an interpreter in its first line",
+      NOT_FOUND: "it is a link to nowhere, or its interpreter is missing",
     };
     const hint = hints[codeOf(error)];
     const message = `${messageOf(error)}${hint === undefined ? "" : `; ${hint}`}`;

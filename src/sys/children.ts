@@ -3,6 +3,10 @@
 import { spawn as nodeSpawn, type SpawnOptions } from "node:child_process";
 import { CriError } from "../base/errors.ts";
 
+/** Why a program cannot be run where descriptors lack (EMFILE, ENFILE), and what to raise. */
+export const tooManyFiles =
+  "too many open files (LimitNOFILE of the daemon, fs.file-max of the node)";
+
 const waitedFor = new Set<number>();
 
 /**
@@ -16,7 +20,7 @@ export const spawn = ((program: string, args: string[], options: SpawnOptions) =
     child.on("error", () => {}); // EMFILE, ENFILE or ENOMEM: thrown below
     throw new CriError(
       "RESOURCE_EXHAUSTED",
-      `cannot run ${options.argv0 ?? program}: too many open files (LimitNOFILE of the daemon, fs.file-max of the node) or too little memory`,
+      `cannot run ${options.argv0 ?? program}: ${tooManyFiles} or too little memory`,
     );
   }
   if (pid !== undefined) {

@@ -7,6 +7,7 @@ import { clipStart, printable } from "../base/text.ts";
 import { spawn } from "./children.ts";
 import type { Descriptor } from "./descriptor.ts";
 import { offerToOomKiller } from "./process.ts";
+import { ProgramPipes } from "./program_pipes.ts";
 import { cannotRun, superviseGroup } from "./supervise.ts";
 
 export type RunOptions = {
@@ -44,62 +45,41 @@ export function failureOutput({ exitCode, stdout, stderr }: Partial<RunResult>):
 export async function run(argv: string[], options: RunOptions): Promise<RunResult> {
   const program = argv[0]!;
   throwIfAborted(program, options.signal);
+  const { maxOutputBytes: bytesMax = 1 << 20, floodBytes = Infinity } = options;
   try {
-    const child = start(argv, options);
-    if (options.isExpendable && child.pid !== undefined) offerToOomKiller(child.pid);
     const flood = new AbortController();
-    for (const stream of [child.stdout!, child.stderr!]) abortAtFlood(stream, flood, options);
-    const limit = options.maxOutputBytes ?? 1 << 20;
-    const stdout = keepStart(child.stdout!, limit, options.encoding);
-    const stderr = keepStart(child.stderr!, limit);
-    if (options.input !== undefined) {
-      child.stdin!.on("error", () => {}); // EPIPE: the program did not read its input; its exit code counts
-      child.stdin!.end(options.input);
-    }
+    const onFlood = () => flood.abort(flooded(floodBytes));
+    const input = options.input === undefined ? undefined : Buffer.from(options.input);
+    using pipes = new ProgramPipes({ input, bytesMax, floodBytes, onFlood });
+    const child = start(argv, pipes, options);
+    if (options.isExpendable && child.pid !== undefined) offerToOomKiller(child.pid);
+    pipes.begin();
     const signal = AbortSignal.any([options.signal, flood.signal]);
     const exitCode = await superviseGroup(child, program, signal);
-    return { pid: child.pid!, exitCode, stdout: stdout(), stderr: stderr() };
+    const [stdout, stderr] = await pipes.outputs();
+    // It may have written too much at its very end.
+    throwIfAborted(program, flood.signal);
+    return {
+      pid: child.pid!,
+      exitCode,
+      stdout: stdout!.toString(options.encoding),
+      stderr: stderr!.toString(),
+    };
   } catch (error) {
     throw cannotRun(program, error, errnoOf(error) === "ENOENT" ? "NOT_FOUND" : "INTERNAL");
   }
 }
 
-function start(argv: string[], options: RunOptions): ChildProcess {
+function flooded(floodBytes: number): CriError {
+  return new CriError("RESOURCE_EXHAUSTED", `it wrote more than ${floodBytes} bytes`);
+}
+
+function start(argv: string[], { stdio }: ProgramPipes, options: RunOptions): ChildProcess {
   const inherited = options.inherited === undefined ? [] : [options.inherited.fd];
   return spawn(argv[0]!, argv.slice(1), {
-    stdio: [options.input === undefined ? "ignore" : "pipe", "pipe", "pipe", ...inherited],
+    stdio: [...stdio, ...inherited],
     env: options.env ?? process.env,
     cwd: options.cwd,
     detached: true, // a process group of its own, to be killed as a whole
   });
-}
-
-function abortAtFlood(
-  stream: NodeJS.ReadableStream,
-  flood: AbortController,
-  { floodBytes }: RunOptions,
-): void {
-  if (floodBytes === undefined) return;
-  let length = 0;
-  stream.on("data", (chunk: Buffer) => {
-    length += chunk.length;
-    if (length < floodBytes) return;
-    flood.abort(new CriError("RESOURCE_EXHAUSTED", `it wrote more than ${floodBytes} bytes`));
-  });
-}
-
-function keepStart(
-  stream: NodeJS.ReadableStream,
-  bytesMax: number,
-  encoding: "utf8" | "latin1" = "utf8",
-): () => string {
-  const chunks: Buffer[] = [];
-  let length = 0;
-  stream.on("data", (chunk: Buffer) => {
-    if (length >= bytesMax) return;
-    chunks.push(chunk.subarray(0, bytesMax - length));
-    length += chunk.length;
-  });
-  stream.on("error", () => {}); // the exit code counts
-  return () => Buffer.concat(chunks).toString(encoding);
 }

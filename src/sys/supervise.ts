@@ -4,6 +4,7 @@ import { constants } from "node:os";
 import { abortError } from "../base/abort.ts";
 import { codeOf, CriError, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
 import { clipStart } from "../base/text.ts";
+import { tooManyFiles } from "./children.ts";
 import { killGroup, processName } from "./process.ts";
 
 /** Grace between SIGKILL and giving the process up: one in uninterruptible sleep does not end. */
@@ -49,7 +50,8 @@ export async function superviseGroup(
 export function cannotRun(program: string, cause: unknown, code: ErrorCode): CriError {
   if (cause instanceof CriError) return cause;
   const isExhausted = codeOf(cause) === "RESOURCE_EXHAUSTED" || errnoOf(cause) === "EAGAIN";
-  const message = `cannot run ${program}: ${messageOf(cause)}`;
+  const lacksFiles = ["EMFILE", "ENFILE"].includes(errnoOf(cause) ?? "");
+  const message = `cannot run ${program}: ${lacksFiles ? tooManyFiles : messageOf(cause)}`;
   return new CriError(isExhausted ? "RESOURCE_EXHAUSTED" : code, message, { cause });
 }
 

@@ -1,6 +1,16 @@
 // Tests image verifiers with shell scripts: what they get, and one clear error for each way to fail.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
-import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { silentLog } from "../../../src/base/log.ts";
@@ -130,7 +140,7 @@ describe("verifyImage", () => {
       "is not executable",
       "exit 0",
       0o644,
-      /^cannot run F\/bin\/a: .*EACCES.*; each file of image-verifier-dir must be executable$/,
+      /^cannot run F\/bin\/a: .*EACCES.*; each file of image-verifier-dir must be executable, /,
     ],
     [
       "floods",
@@ -147,11 +157,37 @@ describe("verifyImage", () => {
   test("refuses where a program is a folder, or its interpreter is missing", async () => {
     mkdirSync(join(folder, "bin/a"), { recursive: true });
     expect(await refusal()).toMatch(
-      /^cannot run F\/bin\/a: .*; each file of image-verifier-dir must be executable$/,
+      /^cannot run F\/bin\/a: .*; each file of image-verifier-dir must be executable, /,
     );
     rmSync(join(folder, "bin/a"), { recursive: true });
     writeFileSync(join(folder, "bin/a"), "#!/no/such/shell\n", { mode: 0o755 });
-    expect(await refusal()).toMatch(/^cannot run F\/bin\/a: .*; its interpreter is missing$/);
+    expect(await refusal()).toMatch(/^cannot run F\/bin\/a: .* its interpreter is missing$/);
+    rmSync(join(folder, "bin/a"));
+    symlinkSync("/no/such/program", join(folder, "bin/a"));
+    expect(await refusal()).toMatch(/^cannot run F\/bin\/a: .*; it is a link to nowhere, or/);
+  });
+
+  test("refuses where every user of the node could change a program", async () => {
+    const told = (path: string) =>
+      `every user of this node may write to ${path}: chmod o-w ${path}`;
+    install("a", "touch $out/ran", 0o757);
+    expect(await refusal()).toBe(told("F/bin/a"));
+    install("target", "touch $out/ran", 0o757);
+    renameSync(join(folder, "bin/target"), join(folder, "target"));
+    rmSync(join(folder, "bin/a"));
+    symlinkSync("../target", join(folder, "bin/a"));
+    expect(await refusal()).toBe(told("F/bin/a"));
+    rmSync(join(folder, "bin/a"));
+    install("a", "touch $out/ran", 0o775);
+    chmodSync(join(folder, "bin"), 0o1777);
+    expect(await refusal()).toBe(told("F/bin"));
+    expect(existsSync(join(folder, "ran"))).toBe(false);
+  });
+
+  test("lets a script open its streams by path, as containerd's pipes do", async () => {
+    install("a", "cat /dev/stdin >$out/descriptor; echo no >/dev/stderr; exit 1");
+    expect(await refusal()).toBe("F/bin/a refuses it (exit code 1): no");
+    expect(JSON.parse(seen("descriptor")).digest).toBe(top.digest);
   });
 
   test("bounds the reason, and accepts a longer one", async () => {

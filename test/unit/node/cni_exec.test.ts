@@ -1,6 +1,9 @@
-// Tests the errors made of the output of failing CNI plugins.
+// Tests the call of a CNI plugin, and the errors made of the output of failing ones.
 import { expect, test } from "bun:test";
-import { pluginError } from "../../../src/node/cni_exec.ts";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { execPlugin, pluginError } from "../../../src/node/cni_exec.ts";
 
 const error = (fields: object) => JSON.stringify({ cniVersion: "1.0.0", ...fields });
 
@@ -28,4 +31,18 @@ test.each([
   ["no output", "", "", "INTERNAL", "exit code 2"],
 ])("pluginError() with %s", (_, stdout, stderr, code, message) => {
   expect(pluginError({ exitCode: 2, stdout, stderr })).toMatchObject({ code, message });
+});
+
+test("execPlugin() runs a shell script that opens its streams by their paths", async () => {
+  const dir = mkdtempSync(join(tmpdir(), "isulad-cni-exec-"));
+  try {
+    const script =
+      "#!/bin/sh\nconfig=$(cat /dev/stdin)\necho asked >/dev/stderr\necho $config >/dev/stdout\n";
+    writeFileSync(join(dir, "script"), script, { mode: 0o755 });
+    const call = { command: "STATUS" as const, plugin: "script", binDirs: [dir], input: { a: 1 } };
+    const { stdout, stderr } = await execPlugin(call, AbortSignal.timeout(10_000));
+    expect([stdout, stderr]).toEqual(['{"a":1}\n', "asked\n"]);
+  } finally {
+    rmSync(dir, { recursive: true });
+  }
 });

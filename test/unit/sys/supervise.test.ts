@@ -1,5 +1,7 @@
 // Tests supervised children: exit codes, deadlines, and the end of stderr.
 import { expect, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import { readdirSync } from "node:fs";
 import { PassThrough } from "node:stream";
 import { spawn } from "../../../src/sys/children.ts";
 import { failureOutput, run } from "../../../src/sys/run.ts";
@@ -43,6 +45,60 @@ test("run() keeps the first bytes of each stream", async () => {
   expect((await run(["sh", "-c", "cat; cat >&2 /dev/null; echo 123 >&2"], options)).stdout).toBe(
     "abc",
   );
+});
+
+test("run() gives pipes, which a script may open by their paths", async () => {
+  const script = "cat /dev/stdin; echo out >/dev/stdout; echo err >/dev/stderr; [ -p /dev/stdin ]";
+  const { exitCode, stdout, stderr } = await run(["sh", "-c", script], {
+    signal: soon(),
+    input: "in\n",
+  });
+  expect({ exitCode, stdout, stderr }).toEqual({
+    exitCode: 0,
+    stdout: "in\nout\n",
+    stderr: "err\n",
+  });
+});
+
+test("run() moves more than pipes hold, both ways at once", async () => {
+  const input = randomBytes(3 << 20).toString("base64");
+  const options = { signal: soon(), input, maxOutputBytes: 8 << 20 };
+  const { stdout, stderr } = await run(["sh", "-c", "tee /dev/stderr"], options);
+  expect([stdout === input, stderr === input]).toEqual([true, true]);
+});
+
+test.each(["exec <&-; sleep 0.1; echo out", "head -c 5; echo; sleep 0.1"])(
+  "run() of `%s`, which does not read all its input, ends by its exit code",
+  async (script) => {
+    const input = Buffer.alloc(2 << 20, 97);
+    expect((await run(["sh", "-c", `${script}; exit 3`], { signal: soon(), input })).exitCode).toBe(
+      3,
+    );
+  },
+);
+
+test("run() has all that a program wrote before it exits, and a little later by its children", async () => {
+  const script = "(sleep 0.03; echo late) & head -c 60000 /dev/zero";
+  const { stdout } = await run(["sh", "-c", script], { signal: soon() });
+  expect([stdout.length, stdout.slice(-5)]).toEqual([60_005, "late\n"]);
+});
+
+test("run() ends a program that floods either stream", async () => {
+  for (const script of ["yes", "yes >&2", "head -c 3000000 /dev/zero"]) {
+    const options = { signal: soon(), floodBytes: 1 << 20 };
+    const { code } = await failure(run(["sh", "-c", script], options));
+    expect(code).toBe("RESOURCE_EXHAUSTED");
+  }
+});
+
+test("run() leaves no descriptor open", async () => {
+  const count = () => readdirSync("/proc/self/fd").length;
+  const begin = count();
+  for (const script of ["exit 0", "sleep 5 & exit 1", "kill -KILL $$"])
+    await run(["sh", "-c", script], { signal: soon(), input: "x" });
+  await failure(run(["isulad-no-such-program"], { signal: soon(), input: "x" }));
+  await failure(run(["sleep", "9"], { signal: AbortSignal.timeout(50), input: "x" }));
+  expect(count()).toBeLessThanOrEqual(begin);
 });
 
 test("run() of no program is NOT_FOUND", async () => {

@@ -55,6 +55,8 @@ const headsMax = 1024;
 const answersMax = 64;
 const answersMaxOfClient = 16;
 const laterSeconds = 2;
+/** A client that closes its own direction after the request gets the whole answer (RFC 9112, 9.6). */
+const halfOpen = { allowHalfOpen: true };
 const partBytes = 256 << 10;
 /** Files whose digests are remembered. */
 const verifiedMax = 4096;
@@ -118,7 +120,8 @@ class Mirror {
     const { tls: files } = this.#options;
     const answer = (socket: Socket) => this.#serve(socket);
     if (files === undefined) {
-      const server = createServer((socket) => this.#admit(socket) && answer(socket));
+      const admit = (socket: Socket) => this.#admit(socket) && answer(socket);
+      const server = createServer(halfOpen, admit);
       return { server, tls: undefined };
     }
     const tls = createTlsServer(files, "blobs", answer);

@@ -6,7 +6,7 @@ import { Readable } from "node:stream";
 import { algorithmOf } from "../base/digest.ts";
 import { CriError } from "../base/errors.ts";
 import { readBlob } from "../registry/distribution.ts";
-import type { PullSession } from "../registry/pull_session.ts";
+import { withoutMirrors, type PullSession } from "../registry/pull_session.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import type { ChrootJail } from "./chroot_jail.ts";
@@ -103,9 +103,10 @@ type UnpackStreams = {
 
 /** Unpacks into "/" of the chroot that the source enters before it yields its first chunk. */
 async function unpackStream(
-  { digest: expected, diffId, limits }: UnpackLayerJob,
+  { digest: expected, diffId, limits, source: from }: UnpackLayerJob,
   { source, tarSplit: file, processors, jail }: UnpackStreams,
 ): Promise<{ layer: UnpackedLayer; entries: Map<string, ManifestEntry> }> {
+  const hasMirrors = from.kind === "registry" && withoutMirrors(from.session) !== undefined;
   const packedHash = createHash(algorithmOf(expected));
   const plainHash = createHash(algorithmOf(diffId));
   const untar = new Untar(limits);
@@ -118,22 +119,22 @@ async function unpackStream(
     plainHash.update(chunk);
     tarSplit.pass(chunk, (bytes) => reader.push(bytes));
   });
-  let hasArrived = false;
-  async function* packed(): AsyncGenerator<Uint8Array> {
-    for await (const chunk of source) {
-      packedHash.update(chunk);
+  const packed = new PackedBytes(source, (chunk) => packedHash.update(chunk));
+  async function* arriving(): AsyncGenerator<Uint8Array> {
+    for await (const chunk of packed) {
       expansion.addPacked(chunk.length);
       yield chunk;
     }
-    hasArrived = true;
   }
   try {
-    const decoded = processors?.through(packed()) ?? packed();
+    const decoded = processors?.through(arriving()) ?? arriving();
     for await (const chunk of decoded) await inflate.push(chunk);
     await inflate.end();
   } catch (error) {
-    // A digest mismatch explains the failure better: data that does not decode may be damaged in transit.
-    if (hasArrived) checkedDigest(expected, packedHash);
+    // A digest mismatch explains the failure better: data that does not decode may be damaged in transit. Where a
+    // mirror may have sent it, the rest is read, too: only the registry's own bytes decide about an image.
+    if (hasMirrors) await packed.readRest();
+    if (packed.haveArrived) checkedDigest(expected, packedHash);
     throw error;
   }
   const digest = checkedDigest(expected, packedHash);
@@ -149,6 +150,45 @@ async function unpackStream(
     implicit: untar.implicit,
   };
   return { layer, entries: untar.entries };
+}
+
+/** Yields a blob, which can be read to its end also after its reader has failed. */
+class PackedBytes implements AsyncIterable<Uint8Array> {
+  readonly #chunks: AsyncIterator<Uint8Array>;
+  readonly #onChunk: (chunk: Uint8Array) => void;
+  #state: "arriving" | "arrived" | "failed" = "arriving";
+
+  constructor(source: AsyncIterable<Uint8Array>, onChunk: (chunk: Uint8Array) => void) {
+    this.#chunks = source[Symbol.asyncIterator]();
+    this.#onChunk = onChunk;
+  }
+
+  get haveArrived(): boolean {
+    return this.#state === "arrived";
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<Uint8Array> {
+    for (let chunk = await this.#next(); chunk !== undefined; chunk = await this.#next()) {
+      yield chunk;
+    }
+  }
+
+  /** Never throws. */
+  async readRest(): Promise<void> {
+    while (this.#state === "arriving") await this.#next().catch(() => {});
+  }
+
+  async #next(): Promise<Uint8Array | undefined> {
+    try {
+      const { done, value } = await this.#chunks.next();
+      if (done === true) this.#state = "arrived";
+      else this.#onChunk(value);
+      return done === true ? undefined : value;
+    } catch (error) {
+      this.#state = "failed";
+      throw error;
+    }
+  }
 }
 
 /** Returns the digest of the blob; "" accepts any. @throws CriError DATA_LOSS. */

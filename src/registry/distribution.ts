@@ -3,7 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { digestOf } from "../base/digest.ts";
 import { CriError } from "../base/errors.ts";
-import { Failover, Reconnection } from "./failover.ts";
+import { Failover, Reconnection, withoutOtherSchemes, type FailoverOptions } from "./failover.ts";
 import { discard, hostOf, readAll, TransferError, type HttpResponse } from "./http_request.ts";
 import type { PullSession, Upstream } from "./pull_session.ts";
 import { assertNoWebPage, isWebPage, registryRequest } from "./registry_request.ts";
@@ -60,15 +60,19 @@ export async function* readBlob(
   const { signal, around = (connect) => connect() } = options;
   const what = blobName(session, blob);
   const reconnection = new Reconnection(session.firstBackoffMs);
+  const asked = new Set<Upstream>();
+  const having = new Set<Upstream>();
   let at = 0;
   while (at < blob.size) {
     const startedAt = at;
     let failure = new TransferError("DATA_LOSS", `${what} is cut off`);
-    const body = await around(() =>
-      withFailover(session, { what, needs: "canPull", signal }, (upstream) =>
-        openBlob(session, upstream, { blob, at, signal }),
-      ),
+    const { body, upstream } = await around(() =>
+      withFailover(session, { what, needs: "canPull", having, signal }, async (upstream) => {
+        asked.add(upstream);
+        return { body: await openBlob(session, upstream, { blob, at, signal }), upstream };
+      }),
     );
+    having.add(upstream);
     try {
       for await (const chunk of body) {
         at += chunk.length;
@@ -80,7 +84,11 @@ export async function* readBlob(
       failure = error;
     }
     if (at === blob.size) return;
-    await pause(reconnection.afterBreak(at - startedAt, failure), what, signal);
+    upstream.isFailing = true; // others are tried before it
+    const isNext = (one: Upstream) => one.canPull && !one.isFailing && !asked.has(one);
+    const hasOther = withoutOtherSchemes(session.upstreams).some(isNext);
+    const delayMs = reconnection.afterBreak(at - startedAt, failure, { hasOther });
+    await pause(delayMs, what, signal);
   }
 }
 
@@ -137,15 +145,15 @@ export async function fetchBlob(
   });
 }
 
-type Purpose = { what: string; needs: "canPull" | "canResolve"; signal: AbortSignal };
+type Purpose = FailoverOptions & { what: string; signal: AbortSignal };
 
 /** Runs `attempt` on one upstream after another until one succeeds. @throws CriError for all failures. */
 async function withFailover<T>(
   session: PullSession,
-  { what, needs, signal }: Purpose,
+  { what, signal, ...options }: Purpose,
   attempt: (upstream: Upstream) => Promise<T>,
 ): Promise<T> {
-  const failover = new Failover(session, { needs });
+  const failover = new Failover(session, options);
   for (let next = failover.next(); next !== undefined; next = failover.next()) {
     const { upstream, delayMs, failure } = next;
     await pause(delayMs, `${what} (${failure})`, signal);

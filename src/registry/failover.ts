@@ -13,9 +13,11 @@ type Attempt = {
   failure: string;
 };
 
-type FailoverOptions = {
+export type FailoverOptions = {
   /** The capability that the request needs. */
   needs: "canPull" | "canResolve";
+  /** Upstreams that have begun to send it: the registry's refusal does not overrule them. */
+  having?: ReadonlySet<Upstream>;
   /** Milliseconds of a monotonic clock. */
   nowMs?: () => number;
 };
@@ -24,13 +26,18 @@ type FailoverOptions = {
 export class Failover {
   readonly #session: PullSession;
   readonly #nowMs: () => number;
+  readonly #having: ReadonlySet<Upstream>;
   readonly #failures = new Map<Upstream, TransferError>();
   #candidates: Candidate[];
 
-  constructor(session: PullSession, { needs, nowMs = () => performance.now() }: FailoverOptions) {
+  constructor(
+    session: PullSession,
+    { needs, having = new Set(), nowMs = () => performance.now() }: FailoverOptions,
+  ) {
     this.#session = session;
+    this.#having = having;
     this.#nowMs = nowMs;
-    this.#candidates = session.upstreams
+    this.#candidates = withoutOtherSchemes(session.upstreams)
       .filter((upstream) => upstream[needs])
       .toSorted((a, b) => Number(a.isFailing) - Number(b.isFailing))
       .map((upstream) => ({ upstream, tries: 0, readyAtMs: 0 }));
@@ -61,7 +68,6 @@ export class Failover {
     if (!error.mayRetry || candidate.tries >= this.#session.triesMax) {
       this.#keepOnly((one) => one !== upstream);
     }
-    // Plain HTTP is a fallback for an address where no registry speaks TLS, not for one that does.
     if (upstream.isRegistry || error.isUntrusted) {
       this.#keepOnly(({ url }) => !isOtherScheme(url, upstream.url));
     }
@@ -76,7 +82,7 @@ export class Failover {
       const isFinal = other.isOrigin && !mayRetry;
       if (other !== origin && !isLater(other) && !isFinal) this.#failures.delete(other);
     }
-    this.#keepOnly(isLater);
+    this.#keepOnly((one) => isLater(one) || this.#having.has(one));
   }
 
   #keepOnly(isKept: (upstream: Upstream) => boolean): void {
@@ -94,6 +100,15 @@ export class Failover {
     const messages = new Set([...this.#failures.values()].map(messageOf));
     return new CriError(cause.code, `cannot get ${what}: ${[...messages].join("; ")}`, { cause });
   }
+}
+
+/**
+ * Returns the upstreams without those at the address of a known registry whose scheme is the other one: plain HTTP is
+ * a fallback for an address where no registry speaks TLS, not for one that does.
+ */
+export function withoutOtherSchemes(upstreams: Upstream[]): Upstream[] {
+  const known = upstreams.filter(({ isRegistry }) => isRegistry);
+  return upstreams.filter(({ url }) => !known.some((one) => isOtherScheme(one.url, url)));
 }
 
 function isOtherScheme(a: string, b: string): boolean {
@@ -119,9 +134,20 @@ export class Reconnection {
     this.#firstBackoffMs = firstBackoffMs;
   }
 
-  /** Returns the delay before the next connection. @throws the error if there should be none. */
-  afterBreak(receivedBytes: number, error: TransferError): number {
+  /**
+   * Returns the delay before the next connection. hasOther: an upstream that is not failing will take over.
+   * @throws the error if there should be none.
+   */
+  afterBreak(
+    receivedBytes: number,
+    error: TransferError,
+    { hasOther }: { hasOther: boolean },
+  ): number {
     this.#broken++;
+    if (hasOther && this.#broken < connectionsMax) {
+      this.#empty = 0;
+      return 0;
+    }
     this.#empty = receivedBytes > 0 ? 0 : this.#empty + 1;
     // Silence has already cost progressTimeoutMs.
     const isSilent = this.#empty > 0 && codeOf(error) === "DEADLINE_EXCEEDED";

@@ -36,7 +36,8 @@ export async function serveMetrics(
     graceMs: 0,
     expel: (socket) => socket.destroy(),
   });
-  const server = createServer((socket) => {
+  // A client that closes its own direction after the request gets the answer (RFC 9112, 9.6).
+  const server = createServer({ allowHalfOpen: true }, (socket) => {
     connections.enter(socket);
     socket.once("close", () => connections.leave(socket));
     socket.on("error", () => {}); // reads and writes report it

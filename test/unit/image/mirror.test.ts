@@ -250,6 +250,20 @@ describe("the mirror", () => {
     await new Promise((resolve) => socket.once("close", resolve).resume());
   });
 
+  test("serves a client whole that closes its own direction after the request", async () => {
+    const from = bigLayer(8 << 20);
+    const host = await serve(from.parts);
+    const socket = await openTo(host);
+    socket.end(`GET /v2/${from.path} HTTP/1.1\r\n\r\n`);
+    const answer = Buffer.concat(await Array.fromAsync(socket as AsyncIterable<Buffer>));
+    const body = answer.subarray(answer.indexOf("\r\n\r\n") + 4);
+    expect(body.equals(from.bytes)).toBeTrue();
+    const silent = await openTo(host);
+    const closed = new Promise((resolve) => silent.once("close", resolve).resume());
+    silent.end();
+    await closed;
+  });
+
   test("serves with TLS, a large layer whole", async () => {
     const authority = new Authority(folder);
     authority.sign("mirror", "IP:127.0.0.1");

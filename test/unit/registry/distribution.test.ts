@@ -154,8 +154,41 @@ describe("readBlob", () => {
     expect(error.message).toContain("longer than it should be");
   });
 
-  test("gives up when connections bring nothing", async () => {
+  test.each<[string, (at: number) => Handler]>([
+    ["breaks off each time, whatever range is requested", cutAt],
+    [
+      "falls silent after the headers",
+      () => (_, response) => {
+        response.writeHead(200, { "content-length": layer.size }).flushHeaders();
+        return true;
+      },
+    ],
+    [
+      "falls silent in the middle",
+      () => (_, response) => {
+        response.writeHead(200, { "content-length": layer.size });
+        response.write(layer.bytes.subarray(0, 600));
+        return true;
+      },
+    ],
+  ])("goes on at the next upstream when one %s", async (_, how) => {
+    answer("/blobs/", how(600));
     other.put("a/b", "1", image);
+    expect(await read(session(200))).toEqual(layerBytes);
+    expect([fake.requests.length, other.requests.length]).toEqual([1, 1]);
+  });
+
+  test("goes back to a mirror that breaks off where the registry is busy, or lacks the blob", async () => {
+    answer("/blobs/", once(cutAt(600)));
+    other.intercept = (_, response) => (response.writeHead(503).end(), true);
+    expect(await read()).toEqual(layerBytes);
+    answer("/blobs/", once(cutAt(600)));
+    other.intercept = (_, response) => (response.writeHead(404).end(), true);
+    expect(await read()).toEqual(layerBytes);
+    expect(other.requests).toHaveLength(2);
+  });
+
+  test("gives up when connections bring nothing", async () => {
     answer("/blobs/", (_, response) => {
       response.writeHead(200, { "transfer-encoding": "chunked" }).end();
       return true;
@@ -163,7 +196,7 @@ describe("readBlob", () => {
     const error = await failure(read());
     expect(error.code).toBe("DATA_LOSS");
     expect(error.message).toContain("is cut off");
-    expect(fake.requests).toHaveLength(4);
+    expect(fake.requests).toHaveLength(5); // after the first one the other upstream is asked, and has nothing
   });
 
   test("fails with DEADLINE_EXCEEDED when the server falls silent", async () => {

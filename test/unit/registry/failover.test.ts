@@ -103,6 +103,9 @@ describe("Failover", () => {
     expect(play(both(missing)).attempts).toEqual([`0 ${origin}`, `0 ${plainOrigin}`]);
     expect(play(both(missing), { spoke: origin }).attempts).toEqual([`0 ${origin}`]);
     expect(play(both(untrusted)).attempts).toEqual([`0 ${origin}`]);
+    expect(
+      play({ [origin]: "ok", [plainOrigin]: "ok" }, { spoke: origin, failing: origin }).attempts,
+    ).toEqual([`0 ${origin}`]);
     const other = play({ [mirror]: missing, [origin]: "ok" }, { spoke: mirror });
     expect(other.code).toBe("OK");
   });
@@ -138,30 +141,39 @@ describe("Failover", () => {
 
 describe("Reconnection", () => {
   const broken = new TransferError("UNAVAILABLE", "broken");
+  const alone = { hasOther: false };
+
+  test("goes on at once where another upstream has not been asked, and counts from there", () => {
+    for (const error of [broken, silent]) {
+      const reconnection = new Reconnection(500);
+      expect(reconnection.afterBreak(0, error, { hasOther: true })).toBe(0);
+      expect(reconnection.afterBreak(0, broken, alone)).toBe(1000);
+    }
+  });
 
   test("doubles the delay after each connection without a byte, and allows three in a row", () => {
     const reconnection = new Reconnection(500);
-    expect([0, 0, 0].map((bytes) => reconnection.afterBreak(bytes, broken))).toEqual([
+    expect([0, 0, 0].map((bytes) => reconnection.afterBreak(bytes, broken, alone))).toEqual([
       1000, 2000, 4000,
     ]);
-    expect(() => reconnection.afterBreak(0, broken)).toThrow(broken);
+    expect(() => reconnection.afterBreak(0, broken, alone)).toThrow(broken);
   });
 
   test("starts over after a connection that made progress", () => {
     const reconnection = new Reconnection(500);
-    const delays = [0, 0, 1, 0, 0, 0].map((bytes) => reconnection.afterBreak(bytes, broken));
+    const delays = [0, 0, 1, 0, 0, 0].map((bytes) => reconnection.afterBreak(bytes, broken, alone));
     expect(delays).toEqual([1000, 2000, 500, 1000, 2000, 4000]);
   });
 
   test("does not reconnect to a server that fell silent without sending anything", () => {
     const reconnection = new Reconnection(500);
-    expect(reconnection.afterBreak(1, silent)).toBe(500);
-    expect(() => reconnection.afterBreak(0, silent)).toThrow(silent);
+    expect(reconnection.afterBreak(1, silent, alone)).toBe(500);
+    expect(() => reconnection.afterBreak(0, silent, alone)).toThrow(silent);
   });
 
   test("allows 100 reconnections", () => {
     const reconnection = new Reconnection(500);
-    for (let i = 0; i < 100; i++) expect(reconnection.afterBreak(1, broken)).toBe(500);
-    expect(() => reconnection.afterBreak(1, broken)).toThrow(broken);
+    for (let i = 0; i < 100; i++) expect(reconnection.afterBreak(1, broken, alone)).toBe(500);
+    expect(() => reconnection.afterBreak(1, broken, alone)).toThrow(broken);
   });
 });

@@ -1,9 +1,11 @@
 // Tests metrics: responses of the HTTP server, and CRI messages made of measurements.
 import { describe, expect, test } from "bun:test";
+import { connect } from "node:net";
+import { silentLog } from "../../../src/base/log.ts";
 import { toBigInt } from "../../../src/base/int64.ts";
 import { runtime } from "../../../src/proto/messages.js";
 import { metricDescriptors, metricMessages } from "../../../src/stats/metric_messages.ts";
-import { metricsResponse } from "../../../src/stats/metrics_server.ts";
+import { metricsResponse, serveMetrics } from "../../../src/stats/metrics_server.ts";
 
 describe("the metrics server", () => {
   test.each([
@@ -28,6 +30,22 @@ describe("the metrics server", () => {
     expect(response.status).toBe(status);
     expect(response.body === "text").toBe(status === "200 OK");
     expect(response.isHead === true).toBe(line.startsWith("HEAD"));
+  });
+
+  test("answers a client that closes its own direction after the request", async () => {
+    const pages = {
+      "/metrics": () => Bun.sleep(20).then(() => ({ status: "200 OK", body: "text" })),
+    };
+    const at = { address: "127.0.0.1", port: 0 };
+    await using server = await serveMetrics(at, { pages, log: silentLog() });
+    const socket = connect(server.port, at.address);
+    socket.end("GET /metrics HTTP/1.1\r\n\r\n");
+    const answer = Buffer.concat(await Array.fromAsync(socket as AsyncIterable<Buffer>));
+    expect(answer.toString()).toEndWith("\r\n\r\ntext");
+    const silent = connect(server.port, at.address);
+    const closed = new Promise((resolve) => silent.once("close", resolve).resume());
+    silent.end();
+    await closed;
   });
 });
 

@@ -1,5 +1,6 @@
 // Calls the OCI runtime's create, start and delete for a container.
 import { join } from "node:path";
+import { codeOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
 import { executes } from "../sys/process.ts";
 import { startedChild } from "./pid_file.ts";
@@ -38,10 +39,19 @@ export class RuntimeCalls {
     );
   }
 
-  /** Removes the container and its cgroup, with every process that is left in it. */
+  /**
+   * Removes the container and its cgroup, with every process that is left in it. Of a container that has ended
+   * it is not forced: with --force, runc waits for 0.1 s before it looks whether the container runs.
+   */
   async delete({ id, runtime, timeoutMs }: RemoveRequest): Promise<void> {
-    await step("runtime-delete", () =>
-      this.#spawner.runtime(runtime, ["delete", "--force", id], { timeoutMs }),
-    );
+    const call = (...verb: string[]) => this.#spawner.runtime(runtime, verb, { timeoutMs });
+    await step("runtime-delete", async () => {
+      try {
+        await call("delete", id);
+      } catch (error) {
+        if (codeOf(error) !== "UNKNOWN") throw error;
+        await call("delete", "--force", id);
+      }
+    });
   }
 }

@@ -73,11 +73,14 @@ export async function uninstall(target: Target, options: UninstallOptions): Prom
 async function endPods(
   target: Target,
   program: string,
-  { isForced, abandonsPods }: UninstallOptions,
+  { isForced, abandonsPods, isPackaged }: UninstallOptions,
 ): Promise<boolean> {
   if (!isForced && !abandonsPods) {
-    const message =
-      "pods run under isulad-ts: drain the node first, or use --force, which removes them";
+    // A package manager has no --force that reaches this.
+    const way = isPackaged
+      ? "remove them by isulad-ts rmp --all --force"
+      : "use --force, which removes them";
+    const message = `pods run under isulad-ts: drain the node first, or ${way}`;
     throw new CriError("FAILED_PRECONDITION", message);
   }
   try {

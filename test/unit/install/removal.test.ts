@@ -40,6 +40,23 @@ test("a pod that cannot be removed stops the uninstall, with its name, the reaso
   expect(calls).toContain("/no/isulad-ts rmp --all --force");
 });
 
+test("the removal of a package names a command that removes the pods, since it cannot take --force", async () => {
+  const target = {
+    root: "",
+    isDryRun: true,
+    report: () => {},
+    command: async (argv: string[]) => (argv.includes("pods") ? "0a1b2c\n" : ""),
+  };
+  const rest = { isForced: false, abandonsPods: false, keepsConfig: true };
+  const removal = uninstall(target, { executable: process.execPath, isPackaged: true, ...rest });
+  expect(await failureOf(removal)).toMatchObject({
+    code: "FAILED_PRECONDITION",
+    message: expect.stringMatching(
+      /drain the node first, or remove them by isulad-ts rmp --all --force$/,
+    ),
+  });
+});
+
 test("addresses that no pod has go with the network's folder, those in use stay", () => {
   const networks = join(scratch, "cni/networks");
   for (const name of ["last_reserved_ip.0", "lock"]) write(`cni/networks/isulad/${name}`);

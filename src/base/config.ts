@@ -1,7 +1,6 @@
 // Loads the daemon's configuration: flags override the files (config_files.ts), which override the defaults.
 // Decision: the error lists all mistakes, each with file, line, key and allowed values; an unknown key stops
 // the start, because a misspelt one would silently have no effect.
-import { resolve } from "node:path";
 import * as v from "valibot";
 import { hostFacts, type HostInfo } from "./config_host.ts";
 import { readConfigFiles, type Given } from "./config_files.ts";
@@ -9,6 +8,7 @@ import type { IdleKey } from "./config_idle_keys.ts";
 import type { Key } from "./config_key.ts";
 import { allKeys, daemonKeys, findKey, tlsServerNames, type TlsServerName } from "./config_keys.ts";
 import { nriKeys } from "./config_nri_keys.ts";
+import { checkConflicts, pathOfSocket, plainPath } from "./config_conflicts.ts";
 import { clipped, programPath, type Resolution } from "./config_resolution.ts";
 import { resolveStorage } from "./config_storage.ts";
 import { resolveRuntimes, type GivenRuntimes } from "./config_runtimes.ts";
@@ -162,6 +162,7 @@ function resolveValues(config: Config, values: Map<string, unknown>, s: Resoluti
   checkSockets(config, s);
   for (const server of tlsServerNames) checkTlsPair(config, server, s);
   checkServeBlobs(config, s);
+  checkConflicts(config, s);
   resolveStorage(config, s);
   if (values.get("systemd-cgroup") === "auto") config.systemdCgroup = s.host.systemdRuns();
   const runtimes = values.get("runtimes") as GivenRuntimes["runtimes"];
@@ -188,7 +189,7 @@ function checkSockets({ group, socketUid, hosts, graph, state }: Config, s: Reso
   if (group === "" && socketUid === 0) return;
   const whom = group === "" ? `user ${socketUid} ("socket-uid")` : `group "${group}"`;
   for (const host of hosts) {
-    const path = plainPath(host.replace(/^unix:(\/\/)?/, ""));
+    const path = plainPath(pathOfSocket(host));
     const folder = [graph, state].find((top) => path.startsWith(`${plainPath(top)}/`));
     if (folder === undefined) continue;
     s.problems.push(
@@ -220,11 +221,6 @@ function checkServeBlobs(config: Config, s: Resolution): void {
       '"serve-blobs-tls-cert", or everybody on the wire reads the images',
     );
   }
-}
-
-/** /var/run is a link to /run. */
-function plainPath(path: string): string {
-  return resolve(path).replace(/^\/var\/run\//, "/run/");
 }
 
 function resolveDefaultRuntime(config: Config, s: Resolution): void {

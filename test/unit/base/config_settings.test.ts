@@ -17,6 +17,41 @@ test("loadConfig refuses required image verifiers without a folder of them", () 
   expect(refusal({ "max-verifiers": 0, "per-verifier-timeout": "1h" })).toHaveLength(2);
 });
 
+test.each<[object, string]>([
+  [
+    { hosts: ["unix:///run/a.sock", "unix:///var/run/a.sock"] },
+    '"hosts" must not have "/var/run/a.sock" twice',
+  ],
+  [
+    { hosts: ["unix:///run/a.sock"], "containerd-socket": "/run/a.sock" },
+    '"containerd-socket" must not have "/run/a.sock" as "hosts" has',
+  ],
+  [
+    { hosts: ["unix:///run/a.sock"], pidfile: "/run/a.sock" },
+    '"hosts" must not have "/run/a.sock" as "pidfile" has',
+  ],
+  [{ graph: "/srv/a", state: "/srv/a/" }, '"state" must not have "/srv/a" as "graph" has'],
+  [
+    { "serve-blobs": "[::]:9100", "metrics-port": 9100 },
+    '"metrics-port" must not have 9100 as "serve-blobs" has',
+  ],
+])("loadConfig refuses %j, of which only one use would work", (given, told) => {
+  const served = { "keep-blobs": true, "serve-blobs-clients": ["10.0.0.0/8"] };
+  expect(refusal({ ...served, ...given })).toEqual([expect.stringContaining(told)]);
+});
+
+test("loadConfig takes one port at different addresses, and folders in each other", () => {
+  const served = { "keep-blobs": true, "serve-blobs-clients": ["10.0.0.0/8"] };
+  const port = { "serve-blobs": "10.0.0.1:9100", "metrics-port": 9100 };
+  load({
+    ...served,
+    ...port,
+    "metrics-address": "127.0.0.1",
+    graph: "/srv/a",
+    state: "/srv/a/state",
+  });
+});
+
 test("loadConfig takes a seccomp profile in the form of old kubelets, and no other", () => {
   for (const profile of ["", "unconfined", "runtime/default", "localhost//etc/s.json"]) {
     const { config } = load({ "unset-seccomp-profile": profile });

@@ -192,11 +192,8 @@ async function createContext(
   );
   monitor.startEarly();
   const mounts = cgroupMounts();
-  // Both wait for others: for the disk, and for the runtimes that tell their features.
-  const [handlers, images] = await Promise.all([
-    stage("start-runtimes", () => openHandlers(config, log)),
-    stage("start-images", () => openImages({ config, log })).then((store) => stack.use(store)),
-  ]);
+  const handlers = openHandlers(config, log);
+  const images = stack.use(await stage("start-images", () => openImages({ config, log })));
   const security = await openSecurity({ config, log });
   const streams = stack.use(await openStreams({ config, log }, monitor));
   const onUnwritten = (problem: string) => log.error("a record was not written", { problem });

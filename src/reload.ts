@@ -27,7 +27,7 @@ async function apply(context: Context, read: () => LoadedConfig): Promise<Reload
   const { config, log } = context;
   const { config: next, files, warnings } = read();
   const { runtimes, defaultRuntime } = next;
-  const handlers = await openHandlers({ ...config, runtimes, defaultRuntime }, log);
+  const handlers = openHandlers({ ...config, runtimes, defaultRuntime }, log);
   const renewals = renewalsOf(context, next);
   const { applied, restart } = applyLive(config, next);
   for (const { key, take } of renewals) {

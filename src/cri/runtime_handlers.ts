@@ -4,7 +4,7 @@ import { join } from "node:path";
 import type { Config } from "../base/config.ts";
 import { hostFacts } from "../base/config_host.ts";
 import { CriError, messageOf } from "../base/errors.ts";
-import type { Log } from "../base/log.ts";
+import { type Log, logFailure } from "../base/log.ts";
 import { jsonText } from "../base/json.ts";
 import { quoted } from "../base/text.ts";
 import type { RuntimeEntry } from "../base/runtime_values.ts";
@@ -19,10 +19,11 @@ import type { Context, Handler } from "./context.ts";
 const baseSpecBytesMax = 4 << 20;
 
 /**
- * Opens every handler under its name, the default one under "" as well, and detects their runtimes' features.
- * @throws CriError INVALID_ARGUMENT for an unusable base spec.
+ * Opens every handler under its name, the default one under "" as well, and begins to detect their runtimes'
+ * features, for which whoever needs them waits by another refresh(). @throws CriError INVALID_ARGUMENT for an
+ * unusable base spec.
  */
-export async function openHandlers(config: Config, log: Log): Promise<Map<string, Handler>> {
+export function openHandlers(config: Config, log: Log): Map<string, Handler> {
   const handlers = new Map<string, Handler>();
   /** By command line: handlers with the same runtime share its features. */
   const featuresOf = new Map<string, RuntimeFeatures>();
@@ -51,7 +52,8 @@ export async function openHandlers(config: Config, log: Log): Promise<Map<string
     });
   }
   handlers.set("", handlers.get(config.defaultRuntime)!);
-  await Promise.all([...handlers.values()].map((handler) => handler.refresh()));
+  const failed = logFailure(log, "detecting the features of a runtime failed");
+  for (const handler of handlers.values()) handler.refresh().catch(failed);
   return handlers;
 }
 

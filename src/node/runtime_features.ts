@@ -13,7 +13,7 @@ export type Features = {
   linux?: { mountExtensions?: { idmap?: { enabled?: boolean } } };
 };
 
-/** Status, RunPodSandbox and the daemon's start wait for the probe. */
+/** Status, RunPodSandbox and CreateContainer wait for the probe. */
 const probeMs = 5_000;
 /** Retry interval after a failure, so that a hanging runtime does not delay every Status. */
 const retryMs = 60_000;

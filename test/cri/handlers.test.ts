@@ -215,6 +215,18 @@ test("a runtime with unparsable features has none, and still works", async () =>
   expect((await output("wrapped", "echo runs")).text).toBe("runs\n");
 });
 
+test("a runtime that never tells its features delays its own pods, not the start", async () => {
+  const failures = () => daemon.log.split("features failed, retrying").length;
+  const before = failures();
+  writeProgram("wrapper", "#!/bin/sh\nexec sleep 60\n");
+  await daemon.stop();
+  await daemon.start();
+  expect((await output("based", "echo runs")).text).toBe("runs\n");
+  expect(failures()).toBe(before);
+  expect((await featuresOf("wrapped"))?.recursive_read_only_mounts ?? false).toBe(false);
+  expect(failures()).toBe(before + 1);
+});
+
 test("each handler is listed, the default one also under an empty name", async () => {
   const { runtime_handlers } = await daemon.client.Status({});
   const names = runtime_handlers.map(({ name }) => name);

@@ -63,7 +63,7 @@ async function daemonWith(
   const context = {
     config,
     log,
-    handlers: await openHandlers(config, log),
+    handlers: openHandlers(config, log),
     images: { pin: (patterns: string[]) => calls.push(`pin ${patterns.join(" ")}`) },
     tlsServers,
     nri: {

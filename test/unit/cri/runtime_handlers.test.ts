@@ -23,8 +23,12 @@ const state = mkdtempSync(join(tmpdir(), "isulad-handlers-"));
 afterAll(() => rmSync(state, { recursive: true, force: true }));
 
 const log = silentLog();
-const open = (runtimes: object, defaultRuntime = "runc") =>
-  openHandlers({ state, runtimes, defaultRuntime, systemdCgroup: true } as Config, log);
+async function open(runtimes: object, defaultRuntime = "runc") {
+  const config = { state, runtimes, defaultRuntime, systemdCgroup: true } as Config;
+  const handlers = openHandlers(config, log);
+  for (const handler of handlers.values()) await handler.refresh();
+  return handlers;
+}
 const entry = { path: "/bin/false", runtimeArgs: [] as string[] };
 
 describe("openHandlers()", () => {

@@ -66,6 +66,9 @@ export type UnpackedLayer = {
   implicit: string[];
 };
 
+/** failing: the URLs of the upstreams that the next layer of the pull should ask last. */
+export type UnpackResult = UnpackedLayer & { failing: string[] };
+
 /**
  * @throws CriError INVALID_ARGUMENT for content that no layer may have, RESOURCE_EXHAUSTED over a limit,
  * DATA_LOSS for data that does not decompress, is truncated or has another digest or diff ID.
@@ -74,7 +77,7 @@ export async function unpackLayer(
   job: UnpackLayerJob,
   jail: ChrootJail,
   onProgress: (bytes: number) => void,
-): Promise<UnpackedLayer> {
+): Promise<UnpackResult> {
   // Opened before the chroot: these files are outside of it.
   using manifest = Descriptor.create(job.listing);
   using tarSplit = Descriptor.create(job.recipe);
@@ -88,10 +91,15 @@ export async function unpackLayer(
       throw new CriError("DATA_LOSS", message);
     }
     writeLayerManifest(manifest, entries, manifestBytesMax(job.limits.entriesMax));
-    return layer;
+    return { ...layer, failing: failingIn(job.source) };
   } finally {
     jail.leave();
   }
+}
+
+function failingIn(source: LayerSource): string[] {
+  if (source.kind === "file") return [];
+  return source.session.upstreams.filter(({ isFailing }) => isFailing).map(({ url }) => url);
 }
 
 type UnpackStreams = {

@@ -217,6 +217,8 @@ export class LayerMaker {
           layer: want.digest,
           error: messageOf(error),
         });
+        // Which of several is not known; later layers of the pull ask all of them last.
+        for (const one of source.session.upstreams) if (!one.isOrigin) one.isFailing = true;
         await emptyScratch(scratch);
         return await this.#unpackFrom({ kind: "registry", session }, want, { ...o, scratch });
       }
@@ -243,8 +245,13 @@ export class LayerMaker {
       o.onLayer(o.index, "moving", bytes);
     };
     const run = async () => {
-      const made = await o.helpers.run(job, { signal: o.signal, onBytes });
-      if (source.kind === "registry") times.report();
+      const { failing, ...made } = await o.helpers.run(job, { signal: o.signal, onBytes });
+      if (source.kind === "registry") {
+        times.report();
+        for (const upstream of source.session.upstreams) {
+          if (failing.includes(upstream.url)) upstream.isFailing = true;
+        }
+      }
       return made;
     };
     return await activity("pull", { phase: "layer" }, run, () => ({ layer: digest }));

@@ -8,7 +8,7 @@ import type { CopyJob } from "./job_copy.ts";
 import type { InflateJob } from "./job_inflate.ts";
 import type { InheritJob } from "./job_inherit.ts";
 import type { PackJob } from "./job_pack.ts";
-import type { UnpackedLayer, UnpackLayerJob } from "./job_unpack.ts";
+import type { UnpackLayerJob, UnpackResult } from "./job_unpack.ts";
 import type { Differences, VerifyJob } from "./job_verify.ts";
 
 export type UnpackJob =
@@ -23,7 +23,7 @@ export type UnpackJob =
 
 /** The result of each kind of job. */
 export type JobResults = {
-  unpack: UnpackedLayer;
+  unpack: UnpackResult;
   inherit: undefined;
   clone: ClonedLayer;
   inflate: undefined;

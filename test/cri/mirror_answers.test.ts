@@ -15,16 +15,19 @@ const using = new AsyncDisposableStack();
 let daemon: Daemon;
 let registry: FakeRegistry;
 let mirror: FakeRegistry;
+let certs: string;
 
 beforeAll(async () => {
   registry = using.use(await FakeRegistry.start());
   mirror = using.use(await FakeRegistry.start());
-  daemon = using.use(await startDaemon({ image: false, network: false }));
-  const certs = join(daemon.dir, "certs.d");
+  daemon = using.use(
+    await startDaemon({ config: { "pull-progress-timeout": "2s" }, image: false, network: false }),
+  );
+  certs = join(daemon.dir, "certs.d");
   mkdirSync(join(certs, registry.host), { recursive: true });
   const hosts = `server = "${registry.url}"\n[host."${mirror.url}"]`;
   writeFileSync(join(certs, registry.host, "hosts.toml"), hosts);
-  daemon.writeConfig({ "registry-config-path": certs, "pull-progress-timeout": "2s" });
+  daemon.writeConfig({ "registry-config-path": certs });
   await daemon.client.Reload({});
 });
 afterAll(() => using.disposeAsync());
@@ -63,6 +66,27 @@ test.each<[string, (response: ServerResponse) => void]>([
     url.pathname.endsWith(layer.digest) && (answer(response), true);
   expect(await pull()).toBe(image.config.digest);
   expect(registry.requests).toHaveLength(1); // for the layer alone
+});
+
+test.each<[string, (response: ServerResponse, length: number) => void]>([
+  ["falls silent", () => {}],
+  ["breaks off", (response) => response.destroy()],
+  ["sends something else", (response, length) => response.end(Buffer.alloc(length, "x"))],
+])("a mirror that %s is asked for no further layer of the pull", async (_, answer) => {
+  daemon.writeConfig({ "max-concurrent-downloads": 1, "registry-config-path": certs });
+  await daemon.restart();
+  const layers = [1, 2, 3].map((n) => makeLayer([{ name: `f${n}`, data: randomBytes(100) }]));
+  const many = makeImage(layers);
+  for (const one of [registry, mirror]) one.put("a/b", "1", many);
+  const layerAt = (url: string) => layers.find(({ digest }) => url.includes(digest));
+  mirror.intercept = (_request, response, url) => {
+    const asked = layerAt(url.pathname);
+    if (asked !== undefined) answer(response, asked.bytes.length);
+    return asked !== undefined;
+  };
+  expect(await pull()).toBe(many.config.digest);
+  expect(new Set(mirror.paths().filter(layerAt)).size).toBe(1);
+  expect(registry.paths().filter(layerAt)).toHaveLength(3);
 });
 
 test("a layer that is no archive at the registry, either, is refused without a request to it", async () => {

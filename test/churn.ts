@@ -86,7 +86,7 @@ class Churn {
     const stage = this.#stage();
     const startMs = performance.now();
     const yardstickMs = yardstick();
-    const cpu = this.#cpuMs();
+    const cpu = cpuMs(this.#daemon.scope.pids()); // not that of shims, which come and go
     const images = await this.#pull(stage, imagesInRound);
     let next = 0;
     const worker = async () => {
@@ -100,7 +100,7 @@ class Churn {
       );
     const calls = [...stage.times].map(([name, all]) => [name, median(all)] as const);
     const ms = performance.now() - startMs;
-    const podCpuMs = (this.#cpuMs() - cpu) / pods;
+    const podCpuMs = (cpuMs(this.#daemon.scope.pids()) - cpu) / pods;
     const leaks = this.#before === undefined ? [] : await this.#leaks();
     const { descriptors } = takeSnapshot({ ...this.#scope, kept: [] });
     return {
@@ -136,18 +136,6 @@ class Churn {
     return [this.#daemon.pid, ...this.#daemon.monitors()];
   }
 
-  /** CPU time of daemon and monitor; shims come and go. */
-  #cpuMs(): number {
-    return this.#daemon.scope.pids().reduce((sum, pid) => {
-      const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
-      const [user, system] = stat
-        .slice(stat.lastIndexOf(")") + 2)
-        .split(" ")
-        .slice(11, 13);
-      return sum + (Number(user) + Number(system)) * 10;
-    }, 0);
-  }
-
   async #leaks(withinMs = goneMs): Promise<string[]> {
     const { client } = this.#daemon;
     const things = await leaksSince(this.#before, this.#scope, withinMs);
@@ -165,8 +153,18 @@ class Churn {
   }
 }
 
+/** Returns the CPU time that processes have used. */
+export function cpuMs(pids: number[]): number {
+  return pids.reduce((sum, pid) => {
+    const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
+    const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+    const [user, system] = fields.slice(11, 13);
+    return sum + (Number(user) + Number(system)) * 10;
+  }, 0);
+}
+
 /** Returns the median time of a program that does nothing, in ms. */
-function yardstick(): number {
+export function yardstick(): number {
   const times = Array.from({ length: 21 }, () => {
     const start = performance.now();
     spawnSync("true");

@@ -9,7 +9,7 @@ import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
-import Long from "long";
+import { asKubelet, probeMs } from "../as_kubelet.ts";
 import { Containerd } from "../containerd.ts";
 import { busybox, type Daemon, startDaemon } from "../harness.ts";
 import { isV2 } from "../host.ts";
@@ -18,7 +18,6 @@ import { memoryKib } from "../leaks.ts";
 import { median } from "../median.ts";
 import { startRegistry } from "../registry.ts";
 
-const probeMs = 2_000;
 const churnAtOnce = 5;
 const byHand = 100;
 const cniBin = ["/opt/cni/bin", "/usr/lib/cni"];
@@ -85,38 +84,6 @@ async function churn(busy: Busy, count: number): Promise<void> {
   await Promise.all(Array.from({ length: churnAtOnce }, worker));
 }
 
-type Calls = { ids: string[]; signal: AbortSignal; onProbe: () => void };
-
-/** Calls as a kubelet with generic PLEG does. Its promise resolves when the calls have ended. */
-async function asKubelet({ client }: Daemon, { ids, signal, onProbe }: Calls): Promise<void> {
-  const every = async (ms: number, delayMs: number, call: () => Promise<unknown>) => {
-    await sleep(delayMs);
-    for (let next = performance.now(); !signal.aborted; next += ms) {
-      await call();
-      await sleep(Math.max(0, next + ms - performance.now()));
-    }
-  };
-  const probe = (id: string) => async () => {
-    const { exit_code } = await client.ExecSync({
-      container_id: id,
-      cmd: ["true"],
-      timeout: Long.fromNumber(10),
-    });
-    if (exit_code !== 0) throw new Error(`a probe of ${id} ended with ${exit_code}`);
-    onProbe();
-  };
-  await Promise.all([
-    every(1_000, 0, () => Promise.all([client.ListPodSandbox({}), client.ListContainers({})])),
-    every(5_000, 100, () => client.Status({})),
-    every(10_000, 200, () =>
-      Promise.all([client.ListContainerStats({}), client.ListPodSandboxStats({})]),
-    ),
-    every(10_000, 300, () => client.ImageFsInfo({})),
-    every(30_000, 400, () => client.ListImages({})),
-    ...ids.map((id, index) => every(probeMs, (index * probeMs) / ids.length, probe(id))),
-  ]);
-}
-
 /** Returns the CPU time of one `runc exec` at the pace of the probes, in ms. */
 function execByHand(daemon: Daemon, id: string, account: Account): number {
   const program = values.containerd ? join(values.containerd, "runc") : "runc";
@@ -153,8 +120,10 @@ async function measure(busy: Busy, account: Account): Promise<Figures & { id: st
 
   const ending = new AbortController();
   let probed = 0;
-  const onProbe = () => probed++;
-  const calls = asKubelet(daemon, { ids, signal: ending.signal, onProbe });
+  const onCall = (name: string) => {
+    if (name === "ExecSync") probed++;
+  };
+  const calls = asKubelet(daemon, { ids, signal: ending.signal, onCall });
   await churn(busy, Number(values.churn));
   const total = () => account.ms() + pods.ms();
   const [beginMs, probedBefore] = [total(), probed];

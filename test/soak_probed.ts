@@ -1,0 +1,134 @@
+// Runs 50 probed pods for hours while others come and go: `bun test/soak_probed.ts [--hours 1] [--pods 50] [--again]`.
+// Each round takes a minute. Memory and descriptors must not grow, no call may become slower, and nothing may be
+// left of the pods that went. Progress is recorded in test/.cache/soak-probed.json: SIGINT ends a run after its round,
+// and the next one goes on with a fresh daemon. Needs root and the built executable.
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
+import { setTimeout as sleep } from "node:timers/promises";
+import { parseArgs } from "node:util";
+import { asKubelet } from "./as_kubelet.ts";
+import { cpuMs, yardstick } from "./churn.ts";
+import { timed, type Times } from "./churn_pod.ts";
+import { faultsOf, growthKib, type Round, slowdowns } from "./churn_verdict.ts";
+import { type Daemon, startDaemon } from "./harness.ts";
+import { pssKib } from "./leaks.ts";
+import { median } from "./median.ts";
+import { resumed } from "./run_record.ts";
+
+type Run = {
+  /** Pods that are held. */
+  held: number;
+  /** The rounds of each daemon: the run and its resumptions. */
+  pieces: Round[][];
+};
+
+const roundMs = 60_000;
+const guestsInRound = 5;
+
+async function hold(daemon: Daemon, count: number): Promise<string[]> {
+  const ids: string[] = [];
+  for (let index = 0; index < count; index++) {
+    const config = daemon.podConfig();
+    ids.push(await daemon.run(await daemon.runPod(config), config, ["sleep", "1000000"]));
+  }
+  return ids;
+}
+
+/** Runs a pod from its start to its removal. */
+async function comeAndGo(daemon: Daemon, times: Times): Promise<void> {
+  const config = daemon.podConfig();
+  const podId = await timed(times, "RunPodSandbox", () => daemon.runPod(config));
+  await timed(times, "StartContainer", () => daemon.run(podId, config, ["sleep", "600"]));
+  await timed(times, "RemovePodSandbox", () => daemon.removePod(podId));
+}
+
+/** times: those of the kubelet's calls in the round, which this empties. */
+async function round(daemon: Daemon, times: Times): Promise<Round> {
+  times.clear();
+  const begin = performance.now();
+  const pids = daemon.scope.pids();
+  const cpu = cpuMs(pids);
+  const yardstickMs = yardstick();
+  for (let count = 1; count <= guestsInRound; count++) {
+    await comeAndGo(daemon, times);
+    await sleep(Math.max(0, begin + (count * roundMs) / guestsInRound - performance.now()));
+  }
+  const probes = times.get("ExecSync")?.length ?? 0;
+  const descriptors = [...daemon.snapshot().descriptors.values()];
+  return {
+    pods: guestsInRound,
+    ms: performance.now() - begin,
+    leaks: [], // found at the end: while containers are probed, processes come and go
+    problems: probes === 0 ? ["no container was probed"] : [],
+    pssKib: pids.reduce((sum, pid) => sum + pssKib(pid), 0),
+    descriptors: descriptors.reduce((sum, count) => sum + count, 0),
+    podCpuMs: (cpuMs(pids) - cpu) / probes,
+    calls: Object.fromEntries([...times].map(([name, all]) => [name, median(all)])),
+    yardstickMs: (yardstickMs + yardstick()) / 2,
+  };
+}
+
+function report(rounds: Round[]): void {
+  const mib = rounds.map((one) => one.pssKib / 1024);
+  const [least, most] = [Math.min(...mib), Math.max(...mib)];
+  console.log(
+    `${rounds.length} minutes, memory ${mib[0]?.toFixed(0)} → ${mib.at(-1)?.toFixed(0)} MiB (${least.toFixed(0)} to ${most.toFixed(0)}, ` +
+      `${growthKib(rounds)} KiB of growth), ${rounds[0]?.descriptors} → ${rounds.at(-1)?.descriptors} descriptors`,
+  );
+  for (const [name, times] of Object.entries(slowdowns(rounds))) {
+    const ms = median(rounds.map(({ calls }) => calls[name] ?? 0));
+    console.log(`  ${name.padEnd(20)} ${ms.toFixed(1)} ms, end to begin ${times.toFixed(2)}`);
+  }
+}
+
+async function main(): Promise<number> {
+  const { values } = parseArgs({
+    options: {
+      hours: { type: "string", default: "1" },
+      pods: { type: "string", default: "50" },
+      again: { type: "boolean", default: false },
+    },
+  });
+  const file = join(import.meta.dirname, ".cache/soak-probed.json");
+  const held = Number(values.pods);
+  const fresh: Run = { held, pieces: [] };
+  const found = resumed(file, fresh, { again: values.again });
+  const record = found.held === held ? found : { ...found, ...fresh };
+  const left = () => Number(values.hours) * 60 - record.pieces.flat().length;
+  if (left() <= 0) record.pieces = [];
+  const piece: Round[] = [];
+  record.pieces.push(piece);
+  await using daemon = await startDaemon({ config: { "log-level": "INFO" } });
+  const ending = new AbortController();
+  process.on("SIGINT", () => ending.abort());
+  const ids = await hold(daemon, held);
+  /** Taken after a round, since the first calls open what is kept. */
+  let before: ReturnType<Daemon["snapshot"]> | undefined;
+  const times: Times = new Map();
+  const onCall = (name: string, ms: number) => times.set(name, [...(times.get(name) ?? []), ms]);
+  const over = new AbortController();
+  const calls = asKubelet(daemon, { ids, signal: over.signal, onCall });
+  while (left() > 0 && !ending.signal.aborted) {
+    const one = await Promise.race([round(daemon, times), calls.then(() => undefined)]);
+    if (one === undefined) break;
+    piece.push(one);
+    before ??= daemon.snapshot();
+    writeFileSync(file, JSON.stringify(record));
+    const figures = `${Math.round(one.pssKib / 1024)} MiB, ${one.descriptors} descriptors, ${one.podCpuMs.toFixed(1)} ms CPU a probe`;
+    console.log(`${new Date().toISOString()} minute ${piece.length}: ${figures}`);
+  }
+  over.abort();
+  await calls;
+  if (before !== undefined) {
+    piece.at(-1)?.leaks.push(...(await daemon.leaksSince(before, 10_000)));
+  }
+  writeFileSync(file, JSON.stringify(record));
+  await daemon.removeAllPods();
+  for (const rounds of record.pieces) report(rounds);
+  const faults = record.pieces.flatMap(faultsOf);
+  for (const fault of faults) console.log(fault);
+  return faults.length === 0 ? 0 : 1;
+}
+
+if (import.meta.main) process.exitCode = await main();

@@ -4,6 +4,7 @@ import * as grpc from "@grpc/grpc-js";
 import { chmodSync, chownSync, lstatSync, mkdirSync, rmSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { groupId } from "./base/config_host.ts";
+import { pathOfSocket } from "./base/config_values.ts";
 import { CriError, errnoOf, messageOf } from "./base/errors.ts";
 import { liveFields } from "./base/live_fields.ts";
 import { logFailure } from "./base/log.ts";
@@ -24,7 +25,7 @@ export async function serve(context: Context, stack: AsyncDisposableStack): Prom
   stack.defer(() => context.events.close(new CriError("UNAVAILABLE", "the daemon is ending")));
   const gid = group === "" ? undefined : groupId(group);
   for (const host of hosts) {
-    const path = host.replace(/^unix:(\/\/)?/, "");
+    const path = pathOfSocket(host);
     mkdirSync(dirname(path), { recursive: true });
     await replaceStale(path, "hosts");
     await bind(server, path, stack);

@@ -3,20 +3,27 @@
 // left; memory and descriptors must not grow, and no call may become slower. First, leaks that it plants must be found.
 // Progress is recorded in test/.cache/churn-RUNTIME.json: SIGINT ends a run after its round, and the next one goes on
 // with a fresh daemon. Needs root and docker-registry; containerd is built from its Go module.
-import { spawnSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { readFileSync, writeFileSync } from "node:fs";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { parseArgs } from "node:util";
-import { churnPod, type Stage, timed, type Times } from "./churn_pod.ts";
-import { faultsOf, growthKib, type Round, slowdowns } from "./churn_verdict.ts";
-import { Containerd, containerdPrograms } from "./containerd.ts";
+import { medians, timed, type Times } from "./call_times.ts";
+import { churnPod, type Stage } from "./churn_pod.ts";
+import { callLines, faultsOf, growthKib, type Round } from "./churn_verdict.ts";
+import { cniBin, Containerd, containerdPrograms } from "./containerd.ts";
+import { cpuMs, yardstick } from "./cpu_time.ts";
 import { type Daemon, startDaemon } from "./harness.ts";
 import { busyboxImage } from "./image_maker.ts";
 import { buildKubernetes } from "./kubelet_node.ts";
-import { leaksSince, pssKib, type Scope, type Snapshot, takeSnapshot } from "./leaks.ts";
-import { median } from "./median.ts";
+import {
+  descriptorsIn,
+  leaksSince,
+  pssKib,
+  type Scope,
+  type Snapshot,
+  takeSnapshot,
+} from "./leaks.ts";
 import { type Registry, startRegistry } from "./registry.ts";
 import { resumed } from "./run_record.ts";
 
@@ -32,7 +39,6 @@ const imageBytes = 256 << 10;
 /** containerd's garbage collection waits for a second of rest, and works on. */
 const goneMs = 30_000;
 const cache = join(import.meta.dirname, ".cache");
-const cniBin = ["/opt/cni/bin", "/usr/lib/cni"];
 
 class Churn {
   readonly #daemon: Daemon;
@@ -98,20 +104,18 @@ class Churn {
       await timed(stage.times, "RemoveImage", () =>
         this.#daemon.client.RemoveImage({ image: { image } }),
       );
-    const calls = [...stage.times].map(([name, all]) => [name, median(all)] as const);
     const ms = performance.now() - startMs;
     const podCpuMs = (cpuMs(this.#daemon.scope.pids()) - cpu) / pods;
     const leaks = this.#before === undefined ? [] : await this.#leaks();
-    const { descriptors } = takeSnapshot({ ...this.#scope, kept: [] });
     return {
       pods,
       ms,
       leaks,
       problems: stage.problems,
       pssKib: this.#pids().reduce((sum, pid) => sum + pssKib(pid), 0),
-      descriptors: [...descriptors.values()].reduce((sum, count) => sum + count, 0),
+      descriptors: descriptorsIn(takeSnapshot({ ...this.#scope, kept: [] })),
       podCpuMs,
-      calls: Object.fromEntries(calls),
+      calls: medians(stage.times),
       yardstickMs: (yardstickMs + yardstick()) / 2,
     };
   }
@@ -153,33 +157,16 @@ class Churn {
   }
 }
 
-/** Returns the CPU time that processes have used. */
-export function cpuMs(pids: number[]): number {
-  return pids.reduce((sum, pid) => {
-    const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
-    const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
-    const [user, system] = fields.slice(11, 13);
-    return sum + (Number(user) + Number(system)) * 10;
-  }, 0);
-}
-
-/** Returns the median time of a program that does nothing, in ms. */
-export function yardstick(): number {
-  const times = Array.from({ length: 21 }, () => {
-    const start = performance.now();
-    spawnSync("true");
-    return performance.now() - start;
-  });
-  return median(times);
-}
-
 async function start(runtime: string, registry: Registry): Promise<Daemon> {
-  const { host } = registry;
   if (runtime === "containerd") {
     const bin = buildKubernetes(cache, containerdPrograms);
-    return Containerd.run({ bin, cniBin, pause: `${host}/pause:1`, registry: host });
+    return Containerd.run(bin, registry);
   }
-  const config = { "insecure-registries": [host], "cni-bin-dir": cniBin, "log-level": "INFO" };
+  const config = {
+    "insecure-registries": [registry.host],
+    "cni-bin-dir": cniBin,
+    "log-level": "INFO",
+  };
   return startDaemon({ config, image: false, detached: true });
 }
 
@@ -194,13 +181,7 @@ function report(rounds: Round[]): void {
       `${rounds[0]!.descriptors} → ${rounds.at(-1)!.descriptors} descriptors, ` +
       `CPU of a pod ${rounds[0]!.podCpuMs.toFixed(0)} → ${rounds.at(-1)!.podCpuMs.toFixed(0)} ms`,
   );
-  const slower = slowdowns(rounds);
-  for (const name of Object.keys(slower).toSorted()) {
-    const ms = median(rounds.map(({ calls }) => calls[name] ?? 0));
-    console.log(
-      `  ${name.padEnd(20)} ${ms.toFixed(1).padStart(8)} ms, end to begin ${slower[name]!.toFixed(2)}`,
-    );
-  }
+  for (const line of callLines(rounds)) console.log(line);
 }
 
 async function main(): Promise<number> {
@@ -221,7 +202,6 @@ async function main(): Promise<number> {
   const piece: Round[] = [];
   record.pieces.push(piece);
   await using registry = await startRegistry();
-  await registry.push("pause", "1", busyboxImage({ Cmd: ["sleep", "1d"] }));
   await using daemon = await start(values.runtime, registry);
   const churn = new Churn(daemon, registry);
   await churn.prepare();

@@ -3,11 +3,9 @@
 import { existsSync, readFileSync, renameSync, rmSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../src/base/int64.ts";
+import { timed, type Times } from "./call_times.ts";
 import type { Daemon } from "./harness.ts";
 import { logText } from "./log_text.ts";
-
-/** Durations in ms by call. */
-export type Times = Map<string, number[]>;
 
 export type Stage = {
   daemon: Daemon;
@@ -20,17 +18,6 @@ const rotateMs = 10_000;
 /** Numbered lines, until it is stopped. */
 const ticks = `trap 'exit 0' TERM; i=0; while :; do echo $i; i=$((i+1)); sleep 0.2 & wait $!; done`;
 const server = "trap 'exit 0' TERM; sleep 100000 & wait";
-
-export async function timed<T>(times: Times, name: string, call: () => Promise<T>): Promise<T> {
-  const start = performance.now();
-  try {
-    return await call();
-  } finally {
-    const all = times.get(name) ?? [];
-    times.set(name, all);
-    all.push(performance.now() - start);
-  }
-}
 
 /** Three containers: one fails by itself, one writes a log that is rotated, one is probed. */
 export async function churnPod(stage: Stage, image: string): Promise<void> {

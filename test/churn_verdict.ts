@@ -42,6 +42,17 @@ export function slowdowns(rounds: Round[]): Record<string, number> {
   return Object.fromEntries(names.map((name) => [name, trend(relative(name))]));
 }
 
+/** Returns a line for each call: the median of its rounds, and how many times slower it is at the end. */
+export function callLines(rounds: Round[]): string[] {
+  const slower = slowdowns(rounds);
+  const names = Object.keys(slower).toSorted();
+  return names.map((name) => {
+    const ms = median(rounds.map(({ calls }) => calls[name] ?? 0));
+    const times = slower[name]!.toFixed(2);
+    return `  ${name.padEnd(20)} ${ms.toFixed(1).padStart(8)} ms, end to begin ${times}`;
+  });
+}
+
 export function growthKib(rounds: Round[]): number {
   return rounds.length < roundsMin ? 0 : growthOf(rounds.map(({ pssKib }) => pssKib));
 }

@@ -6,6 +6,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { type Client, connect } from "../src/cli/client.ts";
 import type { ControlPlane } from "./cluster_control.ts";
 import { type Component, labAddress, Machine } from "./cluster_machine.ts";
+import { criPlugins } from "./containerd.ts";
 import { makeCgroups } from "./host.ts";
 import { removeCgroups } from "./leaks.ts";
 
@@ -140,22 +141,14 @@ export class ClusterNode {
 
   #containerdConfig(registry: string): string {
     const { bin } = this.#parts;
-    return `version = 3
-oom_score = 0
-[plugins."io.containerd.cri.v1.runtime"]
-  restrict_oom_score_adj = true
-  [plugins."io.containerd.cri.v1.runtime".cni]
-    bin_dirs = ["${bin}"]
-    conf_dir = "/etc/cni/net.d"
-  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-    runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-      BinaryName = "${join(bin, "runc")}"
-[plugins."io.containerd.cri.v1.images".registry]
-  config_path = "/etc/containerd/certs.d"
-[plugins."io.containerd.cri.v1.images".pinned_images]
-  sandbox = "${registry}/pause:1"
-`;
+    const cri = criPlugins({
+      bin,
+      cniBin: [bin],
+      cniDir: "/etc/cni/net.d",
+      certsDir: "/etc/containerd/certs.d",
+      pause: `${registry}/pause:1`,
+    });
+    return `version = 3\noom_score = 0\n${cri}`;
   }
 
   #kubeletConfig(): object {

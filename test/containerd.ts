@@ -5,29 +5,58 @@ import process from "node:process";
 import type { PodSandboxConfig } from "../src/proto/types.ts";
 import { Daemon } from "./harness.ts";
 import { mountTmpfs, processesOf } from "./host.ts";
+import { busyboxImage } from "./image_maker.ts";
 import type { Scope } from "./leaks.ts";
+import type { Registry } from "./registry.ts";
 
 /** What `buildKubernetes` must have built for it. */
 export const containerdPrograms = ["containerd", "containerd-shim-runc-v2", "runc"];
 
-type Options = {
+/** Where its CNI plugins are, and those of a daemon that is compared with it. */
+export const cniBin = ["/opt/cni/bin", "/usr/lib/cni"];
+
+type CriSettings = {
   /** The folder of containerdPrograms. */
   bin: string;
   cniBin: string[];
+  cniDir: string;
+  /** The folder of hosts.toml files. */
+  certsDir: string;
   /** Reference of the image that keeps a pod's namespaces. */
   pause: string;
-  /** "ADDRESS:PORT" of a registry without TLS. */
-  registry: string;
+  netnsInState?: boolean;
 };
 
+/** Returns the part of its configuration that makes it the CRI runtime of the tests. */
+export function criPlugins(settings: CriSettings): string {
+  const { bin, cniBin, cniDir, certsDir, pause, netnsInState = false } = settings;
+  return `[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = ${netnsInState}
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ${JSON.stringify(cniBin)}
+    conf_dir = "${cniDir}"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      BinaryName = "${join(bin, "runc")}"
+[plugins."io.containerd.cri.v1.images".registry]
+  config_path = "${certsDir}"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "${pause}"
+`;
+}
+
 export class Containerd extends Daemon {
-  readonly #peer: Options;
+  readonly #bin: string;
+  readonly #registry: string;
   override readonly scope: Scope;
 
-  private constructor(peer: Options) {
-    const env = { PATH: `${peer.bin}:${process.env["PATH"]}` };
-    super({ executable: join(peer.bin, "containerd"), env, detached: true });
-    this.#peer = peer;
+  private constructor(bin: string, registry: string) {
+    const env = { PATH: `${bin}:${process.env["PATH"]}` };
+    super({ executable: join(bin, "containerd"), env, detached: true });
+    this.#bin = bin;
+    this.#registry = registry;
     this.scope = {
       dir: this.dir,
       kept: [
@@ -45,8 +74,10 @@ export class Containerd extends Daemon {
     };
   }
 
-  static async run(peer: Options): Promise<Containerd> {
-    const daemon = new Containerd(peer);
+  /** bin: the folder of containerdPrograms. registry: gets the image that keeps a pod's namespaces. */
+  static async run(bin: string, registry: Registry): Promise<Containerd> {
+    await registry.push("pause", "1", busyboxImage({ Cmd: ["sleep", "1d"] }));
+    const daemon = new Containerd(bin, registry.host);
     try {
       daemon.writeConfig();
       mountTmpfs(join(daemon.dir, "state"));
@@ -71,31 +102,25 @@ export class Containerd extends Daemon {
   }
 
   override writeConfig(): void {
-    const { bin, cniBin, pause, registry } = this.#peer;
-    const hosts = join(this.dir, "certs.d", registry);
+    const certsDir = join(this.dir, "certs.d");
+    const hosts = join(certsDir, this.#registry);
     mkdirSync(hosts, { recursive: true });
-    writeFileSync(join(hosts, "hosts.toml"), `server = "http://${registry}"\n`);
+    const cri = criPlugins({
+      bin: this.#bin,
+      cniBin,
+      cniDir: this.cniDir,
+      certsDir,
+      pause: `${this.#registry}/pause:1`,
+      netnsInState: true,
+    });
+    writeFileSync(join(hosts, "hosts.toml"), `server = "http://${this.#registry}"\n`);
     const text = `version = 3
 oom_score = 0
 root = "${join(this.dir, "graph")}"
 state = "${join(this.dir, "state")}"
 [grpc]
   address = "${this.socket}"
-[plugins."io.containerd.cri.v1.runtime"]
-  restrict_oom_score_adj = true
-  netns_mounts_under_state_dir = true
-  [plugins."io.containerd.cri.v1.runtime".cni]
-    bin_dirs = ${JSON.stringify(cniBin)}
-    conf_dir = "${this.cniDir}"
-  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-    runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-      BinaryName = "${join(bin, "runc")}"
-[plugins."io.containerd.cri.v1.images".registry]
-  config_path = "${join(this.dir, "certs.d")}"
-[plugins."io.containerd.cri.v1.images".pinned_images]
-  sandbox = "${pause}"
-[plugins."io.containerd.nri.v1.nri"]
+${cri}[plugins."io.containerd.nri.v1.nri"]
   disable = true
 [plugins."io.containerd.ttrpc.v1.ttrpc"]
   address = "${this.socket}.ttrpc"

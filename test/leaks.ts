@@ -51,6 +51,11 @@ export type Snapshot = {
  */
 const descriptorSlack = { socket: 40, anon_inode: 10, other: 3 };
 
+/** Returns how many descriptors there are in all. */
+export function descriptorsIn({ descriptors }: Snapshot): number {
+  return [...descriptors.values()].reduce((sum, count) => sum + count, 0);
+}
+
 export function takeSnapshot(scope: Scope): Snapshot {
   const all = scope.kept.flatMap(walk).filter((path) => !scope.once?.includes(path));
   const files = all.filter((path) => !isSettled(path));

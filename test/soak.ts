@@ -6,7 +6,7 @@ import { join } from "node:path";
 import process from "node:process";
 import { parseArgs } from "node:util";
 import { type Daemon, startDaemon } from "./harness.ts";
-import { pssKib } from "./leaks.ts";
+import { descriptorsIn, pssKib } from "./leaks.ts";
 import { random } from "./random.ts";
 
 export type SoakPlan = { rounds: number; pods: number; seed: number };
@@ -64,7 +64,7 @@ export async function* soak(daemon: Daemon, plan: SoakPlan, from = 0): AsyncGene
     const ms = performance.now() - start;
     const leaks = await daemon.leaksSince(before, 10_000);
     const pids = daemon.scope.pids();
-    const descriptors = [...daemon.snapshot().descriptors.values()].reduce((a, b) => a + b, 0);
+    const descriptors = descriptorsIn(daemon.snapshot());
     yield { round, pods: plan.pods, containers, ms, leaks, pssKib: pids.map(pssKib), descriptors };
   }
 }

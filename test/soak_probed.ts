@@ -8,12 +8,11 @@ import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { asKubelet } from "./as_kubelet.ts";
-import { cpuMs, yardstick } from "./churn.ts";
-import { timed, type Times } from "./churn_pod.ts";
-import { faultsOf, growthKib, type Round, slowdowns } from "./churn_verdict.ts";
+import { medians, timed, type Times } from "./call_times.ts";
+import { callLines, faultsOf, growthKib, type Round } from "./churn_verdict.ts";
+import { cpuMs, yardstick } from "./cpu_time.ts";
 import { type Daemon, startDaemon } from "./harness.ts";
-import { pssKib } from "./leaks.ts";
-import { median } from "./median.ts";
+import { descriptorsIn, pssKib, type Snapshot } from "./leaks.ts";
 import { resumed } from "./run_record.ts";
 
 type Run = {
@@ -55,16 +54,15 @@ async function round(daemon: Daemon, times: Times): Promise<Round> {
     await sleep(Math.max(0, begin + (count * roundMs) / guestsInRound - performance.now()));
   }
   const probes = times.get("ExecSync")?.length ?? 0;
-  const descriptors = [...daemon.snapshot().descriptors.values()];
   return {
     pods: guestsInRound,
     ms: performance.now() - begin,
     leaks: [], // found at the end: while containers are probed, processes come and go
     problems: probes === 0 ? ["no container was probed"] : [],
     pssKib: pids.reduce((sum, pid) => sum + pssKib(pid), 0),
-    descriptors: descriptors.reduce((sum, count) => sum + count, 0),
+    descriptors: descriptorsIn(daemon.snapshot()),
     podCpuMs: (cpuMs(pids) - cpu) / probes,
-    calls: Object.fromEntries([...times].map(([name, all]) => [name, median(all)])),
+    calls: medians(times),
     yardstickMs: (yardstickMs + yardstick()) / 2,
   };
 }
@@ -76,10 +74,7 @@ function report(rounds: Round[]): void {
     `${rounds.length} minutes, memory ${mib[0]?.toFixed(0)} → ${mib.at(-1)?.toFixed(0)} MiB (${least.toFixed(0)} to ${most.toFixed(0)}, ` +
       `${growthKib(rounds)} KiB of growth), ${rounds[0]?.descriptors} → ${rounds.at(-1)?.descriptors} descriptors`,
   );
-  for (const [name, times] of Object.entries(slowdowns(rounds))) {
-    const ms = median(rounds.map(({ calls }) => calls[name] ?? 0));
-    console.log(`  ${name.padEnd(20)} ${ms.toFixed(1)} ms, end to begin ${times.toFixed(2)}`);
-  }
+  for (const line of callLines(rounds)) console.log(line);
 }
 
 async function main(): Promise<number> {
@@ -104,11 +99,10 @@ async function main(): Promise<number> {
   process.on("SIGINT", () => ending.abort());
   const ids = await hold(daemon, held);
   /** Taken after a round, since the first calls open what is kept. */
-  let before: ReturnType<Daemon["snapshot"]> | undefined;
+  let before: Snapshot | undefined;
   const times: Times = new Map();
-  const onCall = (name: string, ms: number) => times.set(name, [...(times.get(name) ?? []), ms]);
   const over = new AbortController();
-  const calls = asKubelet(daemon, { ids, signal: over.signal, onCall });
+  const calls = asKubelet(daemon, { ids, signal: over.signal, times });
   while (left() > 0 && !ending.signal.aborted) {
     const one = await Promise.race([round(daemon, times), calls.then(() => undefined)]);
     if (one === undefined) break;

@@ -1,7 +1,7 @@
 // Refuses keys that name the same socket, file, folder or port: only one of their users would get it.
 import { resolve } from "node:path";
 import { clipped, type Resolution } from "./config_resolution.ts";
-import { splitAddress } from "./config_values.ts";
+import { pathOfSocket, splitAddress } from "./config_values.ts";
 
 type Conflicting = {
   hosts: string[];
@@ -45,10 +45,6 @@ function refuse(
 ) {
   const whom = other === key ? "twice" : `as "${other}" has`;
   s.problems.push(`${s.place(key)}: "${key}" must not have ${clipped(value)} ${whom}`);
-}
-
-export function pathOfSocket(host: string): string {
-  return host.replace(/^unix:(\/\/)?/, "");
 }
 
 /** /var/run is a link to /run. */

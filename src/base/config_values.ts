@@ -223,6 +223,11 @@ export const listenAddress = kind(
   ),
 );
 
+/** Of an entry of "hosts". */
+export function pathOfSocket(host: string): string {
+  return host.replace(/^unix:(\/\/)?/, "");
+}
+
 /** Splits "192.0.2.1:80" or "[2001:db8::1]:80". */
 export function splitAddress(text: string): { address: string; port: number } {
   const [, six, four = "", port] = /^(?:\[(.*)\]|([^:]*)):(\d{1,5})$/.exec(text) ?? [];

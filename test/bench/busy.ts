@@ -10,7 +10,8 @@ import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { asKubelet, probeMs } from "../as_kubelet.ts";
-import { Containerd } from "../containerd.ts";
+import type { Times } from "../call_times.ts";
+import { cniBin, Containerd } from "../containerd.ts";
 import { busybox, type Daemon, startDaemon } from "../harness.ts";
 import { isV2 } from "../host.ts";
 import { busyboxImage } from "../image_maker.ts";
@@ -20,7 +21,6 @@ import { startRegistry } from "../registry.ts";
 
 const churnAtOnce = 5;
 const byHand = 100;
-const cniBin = ["/opt/cni/bin", "/usr/lib/cni"];
 const accounting = isV2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpuacct";
 
 const { values } = parseArgs({
@@ -119,21 +119,19 @@ async function measure(busy: Busy, account: Account): Promise<Figures & { id: st
   const ids = held.map(([, id]) => id);
 
   const ending = new AbortController();
-  let probed = 0;
-  const onCall = (name: string) => {
-    if (name === "ExecSync") probed++;
-  };
-  const calls = asKubelet(daemon, { ids, signal: ending.signal, onCall });
+  const times: Times = new Map();
+  const probed = () => times.get("ExecSync")?.length ?? 0;
+  const calls = asKubelet(daemon, { ids, signal: ending.signal, times });
   await churn(busy, Number(values.churn));
   const total = () => account.ms() + pods.ms();
-  const [beginMs, probedBefore] = [total(), probed];
+  const [beginMs, probedBefore] = [total(), probed()];
   const samples: Memory[][] = [];
   const endMs = performance.now() + Number(values.minutes) * 60_000;
   while (performance.now() < endMs) {
     await sleep(5_000);
     samples.push(memoryBy(daemon));
   }
-  const probeCpu = (total() - beginMs) / (probed - probedBefore);
+  const probeCpu = (total() - beginMs) / (probed() - probedBefore);
   ending.abort();
   await calls;
 
@@ -147,12 +145,9 @@ async function measure(busy: Busy, account: Account): Promise<Figures & { id: st
 
 async function measureContainerd(bin: string): Promise<Figures> {
   await using registry = await startRegistry();
-  for (const name of ["busybox", "pause"]) {
-    await registry.push(name, "1", busyboxImage(name === "pause" ? { Cmd: ["sleep", "1d"] } : {}));
-  }
+  await registry.push("busybox", "1", busyboxImage());
   const image = `${registry.host}/busybox:1`;
-  const peer = { bin, cniBin, pause: `${registry.host}/pause:1`, registry: registry.host };
-  await using daemon = await Containerd.run(peer);
+  await using daemon = await Containerd.run(bin, registry);
   await daemon.client.PullImage({ image: { image } });
   using account = new Account(join(accounting, `isulad-bench-peer-${process.pid}`));
   const figures = await measure({ daemon, image }, account);

@@ -10,14 +10,14 @@ import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
-import { Containerd } from "../containerd.ts";
+import { addTime, timed, type Times } from "../call_times.ts";
+import { cniBin, Containerd } from "../containerd.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { busyboxImage, makeImage, makeLayer } from "../image_maker.ts";
 import { logText } from "../log_text.ts";
 import { median } from "../median.ts";
 import { type Registry, startRegistry } from "../registry.ts";
 
-const cniBin = ["/opt/cni/bin", "/usr/lib/cni"];
 /** Of each call in a round. */
 const listsInRound = 100;
 const execsInRound = 10;
@@ -30,18 +30,7 @@ const logLines = 1_000_000;
 const logLine = "the quick brown fox jumps over the lazy dog 0123456789";
 
 /** One of the two daemons, with a pod for the calls that need one. */
-type Side = { name: string; daemon: Daemon; containerId: string; ms: Map<string, number[]> };
-
-async function timed<T>(side: Side, what: string, work: () => Promise<T>): Promise<T> {
-  const begin = performance.now();
-  const result = await work();
-  add(side, what, performance.now() - begin);
-  return result;
-}
-
-function add({ ms }: Side, what: string, value: number): void {
-  ms.set(what, [...(ms.get(what) ?? []), value]);
-}
+type Side = { name: string; daemon: Daemon; containerId: string; times: Times };
 
 class Peers {
   readonly #registry: Registry;
@@ -56,7 +45,6 @@ class Peers {
 
   async push(): Promise<void> {
     await this.#registry.push("busybox", "1", busyboxImage());
-    await this.#registry.push("pause", "1", busyboxImage({ Cmd: ["sleep", "1d"] }));
     const files = [1, 2, 3, 4, 5].map((index) => ({
       name: `file${index}`,
       data: randomBytes(20_000_000),
@@ -64,9 +52,8 @@ class Peers {
     await this.#registry.push("large", "1", makeImage(files.map((file) => makeLayer([file]))));
   }
 
-  async containerd(bin: string): Promise<Daemon> {
-    const { host } = this.#registry;
-    return Containerd.run({ bin, cniBin, pause: this.image("pause").image, registry: host });
+  containerd(bin: string): Promise<Daemon> {
+    return Containerd.run(bin, this.#registry);
   }
 
   async isuladTs(bin: string): Promise<Daemon> {
@@ -82,7 +69,7 @@ class Peers {
   async side(name: string, daemon: Daemon): Promise<Side> {
     await daemon.client.PullImage({ image: this.image("busybox") });
     const containerId = (await this.pod(daemon)).containerId;
-    return { name, daemon, containerId, ms: new Map() };
+    return { name, daemon, containerId, times: new Map() };
   }
 
   async pod(daemon: Daemon): Promise<{ podId: string; containerId: string }> {
@@ -103,13 +90,13 @@ class Peers {
   async calls(side: Side): Promise<void> {
     const { client } = side.daemon;
     for (let count = 0; count < listsInRound; count++) {
-      await timed(side, "Status", () => client.Status({}));
-      await timed(side, "Version", () => client.Version({}));
-      await timed(side, "ListContainers", () => client.ListContainers({}));
+      await timed(side.times, "Status", () => client.Status({}));
+      await timed(side.times, "Version", () => client.Version({}));
+      await timed(side.times, "ListContainers", () => client.ListContainers({}));
     }
     for (let count = 0; count < execsInRound; count++) {
       const exec = () => side.daemon.exec(side.containerId, ["true"]);
-      const { exitCode } = await timed(side, "ExecSync true", exec);
+      const { exitCode } = await timed(side.times, "ExecSync true", exec);
       if (exitCode !== 0) throw new Error(`${side.name}: true ended with ${exitCode}`);
     }
   }
@@ -117,8 +104,10 @@ class Peers {
   async lifeCycle(side: Side): Promise<void> {
     const { client } = side.daemon;
     for (let count = 0; count < podsInRound; count++) {
-      const { podId, containerId } = await timed(side, "pod ready", () => this.pod(side.daemon));
-      await timed(side, "pod stop + remove", async () => {
+      const { podId, containerId } = await timed(side.times, "pod ready", () =>
+        this.pod(side.daemon),
+      );
+      await timed(side.times, "pod stop + remove", async () => {
         await client.StopContainer({ container_id: containerId });
         await side.daemon.removePod(podId);
       });
@@ -133,14 +122,14 @@ class Peers {
     };
     const begin = performance.now();
     await Promise.all(Array.from({ length: atOnce }, worker));
-    add(side, `a pod, ${atOnce} at once`, (performance.now() - begin) / pods);
+    addTime(side.times, `a pod, ${atOnce} at once`, (performance.now() - begin) / pods);
     for (const podId of podIds) await side.daemon.removePod(podId);
   }
 
   async pull(side: Side): Promise<void> {
     const { client } = side.daemon;
     const image = this.image("large");
-    await timed(side, "pull of 5 x 20 MB", () => client.PullImage({ image }));
+    await timed(side.times, "pull of 5 x 20 MB", () => client.PullImage({ image }));
     await client.RemoveImage({ image });
   }
 
@@ -149,10 +138,14 @@ class Peers {
     const config = daemon.podConfig();
     const podId = await daemon.runPod(config);
     const command = `yes '${logLine}' | head -n ${logLines}`;
-    const { log_path } = await timed(side, `${logLines / 1e6} million log lines`, async () => {
-      const id = await this.#container(daemon, { podId, config }, command);
-      return (await daemon.exited(id, 60_000)).status;
-    });
+    const { log_path } = await timed(
+      side.times,
+      `${logLines / 1e6} million log lines`,
+      async () => {
+        const id = await this.#container(daemon, { podId, config }, command);
+        return (await daemon.exited(id, 60_000)).status;
+      },
+    );
     const text = logText(readFileSync(log_path!, "utf8"));
     const lost = logLines - text.split(`${logLine}\n`).length + 1;
     if (lost !== 0) throw new Error(`${side.name} lost ${lost} log lines`);
@@ -174,8 +167,8 @@ async function measure(peers: Peers, sides: Side[], rounds: number): Promise<voi
 }
 
 function print([ours, theirs]: [Side, Side]): void {
-  for (const [what, values] of ours.ms) {
-    const [own, other] = [median(values), median(theirs.ms.get(what)!)];
+  for (const [what, values] of ours.times) {
+    const [own, other] = [median(values), median(theirs.times.get(what)!)];
     const both = `${ours.name} ${own.toFixed(2)} ms, ${theirs.name} ${other.toFixed(2)} ms`;
     console.log(`${what.padEnd(24)} ${both}, ratio ${(own / other).toFixed(2)}`);
   }

@@ -8,7 +8,7 @@ import { cgroupMounts } from "../../src/node/cgroup.ts";
 import { runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure, until } from "../expect.ts";
-import { cgroupDriver, type Daemon, startDaemon } from "../harness.ts";
+import { cgroupDriver, type Daemon, ociRuntime, startDaemon } from "../harness.ts";
 
 const { ContainerState, NamespaceMode } = runtime.v1;
 const { version, roots } = cgroupMounts();
@@ -68,7 +68,10 @@ test.skipIf(cgroupDriver === "systemd")(
   "a container that has exited: what lives in its cgroup ends",
   async () => {
     const { id } = await daemon.output(podId, pod, "true");
-    await until("its cgroup has gone", () => !existsSync(containerFolder(id)));
+    // What the runtime deletes last; its cgroup goes hierarchy by hierarchy.
+    const state = join(daemon.dir, "state/runtime", ociRuntime, id);
+    await until("the runtime has deleted it", () => !existsSync(state));
+    expect(existsSync(containerFolder(id))).toBe(false);
     mkdirSync(containerFolder(id));
     const left = Bun.spawn(["sleep", "41340"]);
     writeFileSync(join(containerFolder(id), "cgroup.procs"), String(left.pid));

@@ -1,7 +1,9 @@
-// Runs 50 probed pods for hours while others come and go: `bun test/soak_probed.ts [--hours 1] [--pods 50] [--again]`.
-// Each round takes a minute. Memory and descriptors must not grow, no call may become slower, and nothing may be
-// left of the pods that went. Progress is recorded in test/.cache/soak-probed.json: SIGINT ends a run after its round,
-// and the next one goes on with a fresh daemon. Needs root and the built executable.
+// Runs 50 probed pods for hours while others, the guests, come and go:
+// `bun test/soak_probed.ts [--hours 1] [--pods 50] [--guests 5] [--again]`. Each round takes a minute, in which that
+// many guests come. Memory and descriptors must not grow, no call may become slower, and nothing may be left of the
+// pods that went; with `--guests 0` nothing may be written to the disk either. Progress is recorded in
+// test/.cache/soak-probed.json: SIGINT ends a run after its round, and the next one goes on with a fresh daemon.
+// Needs root and the built executable.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
@@ -11,19 +13,23 @@ import { asKubelet } from "./as_kubelet.ts";
 import { medians, timed, type Times } from "./call_times.ts";
 import { callLines, faultsOf, growthKib, type Round } from "./churn_verdict.ts";
 import { cpuMs, yardstick } from "./cpu_time.ts";
+import { type DiskWrites, diskWrites, writesBetween } from "./disk_writes.ts";
 import { type Daemon, startDaemon } from "./harness.ts";
 import { descriptorsIn, pssKib, type Snapshot } from "./leaks.ts";
 import { resumed } from "./run_record.ts";
 
-type Run = {
+type Load = {
   /** Pods that are held. */
   held: number;
+  /** Pods that come and go in a round. */
+  guests: number;
+};
+type Run = Load & {
   /** The rounds of each daemon: the run and its resumptions. */
   pieces: Round[][];
 };
 
 const roundMs = 60_000;
-const guestsInRound = 5;
 
 async function hold(daemon: Daemon, count: number): Promise<string[]> {
   const ids: string[] = [];
@@ -43,19 +49,21 @@ async function comeAndGo(daemon: Daemon, times: Times): Promise<void> {
 }
 
 /** times: those of the kubelet's calls in the round, which this empties. */
-async function round(daemon: Daemon, times: Times): Promise<Round> {
+async function round(daemon: Daemon, guests: number, times: Times): Promise<Round> {
   times.clear();
   const begin = performance.now();
   const pids = daemon.scope.pids();
   const cpu = cpuMs(pids);
   const yardstickMs = yardstick();
-  for (let count = 1; count <= guestsInRound; count++) {
+  const until = (ms: number) => sleep(Math.max(0, begin + ms - performance.now()));
+  for (let count = 0; count < guests; count++) {
+    await until((count * roundMs) / guests);
     await comeAndGo(daemon, times);
-    await sleep(Math.max(0, begin + (count * roundMs) / guestsInRound - performance.now()));
   }
+  await until(roundMs);
   const probes = times.get("ExecSync")?.length ?? 0;
   return {
-    pods: guestsInRound,
+    pods: guests,
     ms: performance.now() - begin,
     leaks: [], // found at the end: while containers are probed, processes come and go
     problems: probes === 0 ? ["no container was probed"] : [],
@@ -82,14 +90,16 @@ async function main(): Promise<number> {
     options: {
       hours: { type: "string", default: "1" },
       pods: { type: "string", default: "50" },
+      guests: { type: "string", default: "5" },
       again: { type: "boolean", default: false },
     },
   });
   const file = join(import.meta.dirname, ".cache/soak-probed.json");
-  const held = Number(values.pods);
-  const fresh: Run = { held, pieces: [] };
+  const load: Load = { held: Number(values.pods), guests: Number(values.guests) };
+  const fresh: Run = { ...load, pieces: [] };
   const found = resumed(file, fresh, { again: values.again });
-  const record = found.held === held ? found : { ...found, ...fresh };
+  const isSame = found.held === load.held && found.guests === load.guests;
+  const record = isSame ? found : { ...found, ...fresh };
   const left = () => Number(values.hours) * 60 - record.pieces.flat().length;
   if (left() <= 0) record.pieces = [];
   const piece: Round[] = [];
@@ -97,17 +107,21 @@ async function main(): Promise<number> {
   await using daemon = await startDaemon({ config: { "log-level": "INFO" } });
   const ending = new AbortController();
   process.on("SIGINT", () => ending.abort());
-  const ids = await hold(daemon, held);
+  const ids = await hold(daemon, load.held);
   /** Taken after a round, since the first calls open what is kept. */
-  let before: Snapshot | undefined;
+  let before: (Snapshot & { writes: DiskWrites }) | undefined;
   const times: Times = new Map();
   const over = new AbortController();
   const calls = asKubelet(daemon, { ids, signal: over.signal, times });
   while (left() > 0 && !ending.signal.aborted) {
-    const one = await Promise.race([round(daemon, times), calls.then(() => undefined)]);
+    const one = await Promise.race([
+      round(daemon, load.guests, times),
+      calls.then(() => undefined),
+    ]);
     if (one === undefined) break;
     piece.push(one);
-    before ??= daemon.snapshot();
+    before ??= { ...daemon.snapshot(), writes: diskWrites(daemon) };
+    if (load.guests === 0) one.problems.push(...writesBetween(before.writes, diskWrites(daemon)));
     writeFileSync(file, JSON.stringify(record));
     const figures = `${Math.round(one.pssKib / 1024)} MiB, ${one.descriptors} descriptors, ${one.podCpuMs.toFixed(1)} ms CPU a probe`;
     console.log(`${new Date().toISOString()} minute ${piece.length}: ${figures}`);

@@ -1,0 +1,38 @@
+// Measures what a daemon writes to the node's disk.
+import { lstatSync, readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import type { Daemon } from "./harness.ts";
+
+export type DiskWrites = {
+  /** Each file and folder under graph, without images' files, with the time of its last change of any kind in ns. */
+  files: Map<string, bigint>;
+  /** Bytes that daemon and monitor have caused to be written to disks, proc_pid_io(5); tmpfs does not count. */
+  bytes: number[];
+};
+
+export function diskWrites({ dir, scope }: Daemon): DiskWrites {
+  const graph = join(dir, "graph");
+  const paths = readdirSync(graph, { recursive: true, encoding: "utf8" });
+  const own = ["", ...paths.filter((path) => !path.includes("/rootfs"))];
+  const changedNs = (path: string) => lstatSync(join(graph, path), { bigint: true }).ctimeNs;
+  return {
+    files: new Map(own.map((path) => [path, changedNs(path)])),
+    bytes: scope.pids().map(bytesWritten),
+  };
+}
+
+function bytesWritten(pid: number): number {
+  return Number(/^write_bytes: (\d+)$/m.exec(readFileSync(`/proc/${pid}/io`, "utf8"))![1]);
+}
+
+/** Returns a line for each difference. */
+export function writesBetween(before: DiskWrites, after: DiskWrites): string[] {
+  const paths = new Set([...before.files.keys(), ...after.files.keys()]);
+  const changed = [...paths].filter((path) => before.files.get(path) !== after.files.get(path));
+  const sum = ({ bytes }: DiskWrites) => bytes.reduce((all, one) => all + one, 0);
+  const written = sum(after) - sum(before);
+  return [
+    ...changed.map((path) => `graph/${path} changed`),
+    ...(written === 0 ? [] : [`${written} bytes were written to disks`]),
+  ];
+}

@@ -1,6 +1,7 @@
 // Checks for free disk space before layers are written, and names the disk that is full in a failure.
 import { statfs } from "node:fs/promises";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { isAlmostFull } from "../sys/free_space.ts";
 
 /**
  * use: continues "no space left: …" and is followed by the number of bytes.
@@ -19,9 +20,6 @@ export function asResourceExhausted(error: unknown): unknown {
   const message = `no space left on the disk of graph: ${messageOf(error)}; ${mends.graph}`;
   return new CriError("RESOURCE_EXHAUSTED", message, { cause: error });
 }
-
-/** Below these a disk counts as full: what failed has been rolled back, and reserved blocks are left. */
-const [littleBytes, fewInodes] = [1 << 20, 64];
 
 const mends = {
   graph: "isulad-ts images prune removes unused images",
@@ -46,13 +44,4 @@ export async function withFullDisk(
     return new CriError("RESOURCE_EXHAUSTED", why, { cause: error });
   }
   return error;
-}
-
-async function isAlmostFull(folder: string): Promise<boolean> {
-  try {
-    const { blocks, bavail, bsize, files, ffree } = await statfs(folder);
-    return (blocks > 0 && bavail * bsize < littleBytes) || (files > 0 && ffree < fewInodes);
-  } catch {
-    return false; // the first error counts
-  }
 }

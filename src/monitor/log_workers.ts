@@ -6,14 +6,14 @@
 // nothing to do for a minute. A disk that stalls then blocks only the containers whose logs lie on it. A node
 // usually has one such disk; a thread takes 5 MB.
 import { dirname } from "node:path";
-import { Worker } from "node:worker_threads";
+import type { Worker } from "node:worker_threads";
 import { inTime } from "../base/abort.ts";
-import { build } from "../base/build.ts";
 import { CriError } from "../base/errors.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { MemoryCounts, openMemoryEvents, type MemoryWatch } from "../node/memory_events.ts";
 import { eventfd, signalEventfd, type Descriptor, type Released } from "../sys/descriptor.ts";
 import { diskOf } from "../sys/disk.ts";
+import { startWorker } from "../sys/worker.ts";
 import type { LogRequest, WorkerBody, WorkerReply } from "../monitor_log/log_worker.ts";
 
 type NewLog = Omit<LogRequest, "op" | "resumed">;
@@ -233,14 +233,7 @@ export class LogWorkers {
   }
 }
 
-function startThread(wake: Released): Worker {
-  // In the compiled executable a worker's path is relative to the build's root (dist/build.ts).
-  const entry =
-    build === undefined
-      ? new URL("../monitor_log/log_worker.ts", import.meta.url)
-      : "./src/monitor_log/log_worker.ts";
-  return new Worker(entry, { workerData: { wake }, smol: true } as WorkerOptions);
-}
+const startThread = (wake: Released) => startWorker("monitor_log/log_worker.ts", { wake });
 
 class LogWorker {
   readonly device: string;

@@ -2,7 +2,6 @@
 // the runtime writes its messages to a log file.
 import { randomBytes } from "node:crypto";
 import { rmSync } from "node:fs";
-import { statfs } from "node:fs/promises";
 import { join } from "node:path";
 import process from "node:process";
 import { throwIfAborted } from "../base/abort.ts";
@@ -10,6 +9,7 @@ import { CriError } from "../base/errors.ts";
 import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/oci_runtime.ts";
 import { spawn } from "../sys/children.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
+import { isAlmostFull } from "../sys/free_space.ts";
 import { withMark } from "../sys/process_mark.ts";
 import { cannotRun, superviseGroup } from "../sys/supervise.ts";
 
@@ -74,8 +74,10 @@ export class Spawner {
       const exitCode = await this.#run(argv, verb[0]!, options);
       if (exitCode === 0) return;
       const reported = (await runtimeError(logFile)) ?? `exit status ${exitCode}`;
-      const message = reported + (await spaceHint(this.#folder));
-      throw new CriError("UNKNOWN", `${runtime.path} ${verb[0]}: ${message}`);
+      // The runtime does not always tell it, and removes what it wrote.
+      const isFull = await isAlmostFull(this.#folder);
+      const hint = isFull ? ` (no space left: ${this.#folder} is full)` : "";
+      throw new CriError("UNKNOWN", `${runtime.path} ${verb[0]}: ${reported}${hint}`);
     } finally {
       rmSync(logFile, { force: true });
     }
@@ -96,16 +98,4 @@ export class Spawner {
       throw cannotRun(argv[0]!, error, "FAILED_PRECONDITION");
     }
   }
-}
-
-/** Below this a full disk is the likely cause, even though the runtime has removed its files. */
-const littleBytes = 128 << 10;
-
-/** Explains a failure that a runtime could not report itself; "" where there is enough space. */
-async function spaceHint(folder: string): Promise<string> {
-  const { bavail, bsize, ffree, files } = await statfs(folder);
-  if (bavail * bsize < littleBytes || (files > 0 && ffree === 0)) {
-    return ` (no space left: ${folder} has ${bavail * bsize} bytes and ${ffree} inodes)`;
-  }
-  return "";
 }

@@ -3,8 +3,7 @@
 //
 // Decision: a separate thread waits in epoll and sends the tags of watches, never data. Each wait is armed
 // anew (EPOLLONESHOT) by this thread, which does not need to wake the other one for it.
-import { Worker } from "node:worker_threads";
-import { build } from "../base/build.ts";
+import type { Worker } from "node:worker_threads";
 import { eventfd, signalEventfd, type Descriptor } from "./descriptor.ts";
 import {
   Epoll,
@@ -18,6 +17,7 @@ import {
   wakeTag,
   type Ready,
 } from "./epoll.ts";
+import { startWorker } from "./worker.ts";
 
 type Watched = {
   readonly descriptor: Descriptor;
@@ -88,16 +88,8 @@ export class Poller implements Disposable {
   }
 
   #start(): Worker {
-    // In the compiled executable a worker's path is relative to the build's root (dist/build.ts).
-    const entry =
-      build === undefined
-        ? new URL("./poller_worker.ts", import.meta.url)
-        : "./src/sys/poller_worker.ts";
     this.#epoll.add(this.#end, wakeTag);
-    const worker = new Worker(entry, {
-      workerData: { epoll: this.#epoll.share() },
-      smol: true,
-    } as WorkerOptions);
+    const worker = startWorker("sys/poller_worker.ts", { epoll: this.#epoll.share() });
     worker.unref();
     worker.on("message", (ready: Ready[]) => ready.forEach((one) => this.#ready(one)));
     return worker;

@@ -3,6 +3,7 @@ import { join } from "node:path";
 import { codeOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
 import { executes } from "../sys/process.ts";
+import { execFifo, release } from "./exec_fifo.ts";
 import { startedChild } from "./pid_file.ts";
 import type { RemoveRequest, StartRequest } from "./protocol.ts";
 import type { Spawner } from "./spawner.ts";
@@ -35,7 +36,11 @@ export class RuntimeCalls {
   /** Returns when the init executes the container's program. */
   start({ id, runtime, timeoutMs }: StartRequest, pid: number): Promise<void> {
     return step("runtime-start", () =>
-      executes(pid, () => this.#spawner.runtime(runtime, ["start", id], { timeoutMs })),
+      executes(pid, async () => {
+        const fifo = execFifo(runtime, id);
+        if (fifo !== undefined) return release(fifo, pid, timeoutMs);
+        await this.#spawner.runtime(runtime, ["start", id], { timeoutMs });
+      }),
     );
   }
 

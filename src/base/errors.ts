@@ -28,10 +28,16 @@ export class CriError extends Error {
   override readonly name = "CriError";
   readonly code: ErrorCode;
 
+  /** code: RESOURCE_EXHAUSTED instead if the cause is that the node lacks descriptors or memory. */
   constructor(code: ErrorCode, message: string, options?: { cause?: unknown }) {
     super(message, options);
-    this.code = code;
+    this.code = isNodeExhausted(options?.cause) ? "RESOURCE_EXHAUSTED" : code;
   }
+}
+
+/** True for a failed system call that would fail for any other object as well: descriptors or memory lack. */
+export function isNodeExhausted(error: unknown): boolean {
+  return ["EMFILE", "ENFILE", "ENOMEM"].includes(errnoOf(error) ?? "");
 }
 
 /** Bounds messages, which may contain the output of a plugin or a runtime. */
@@ -49,8 +55,8 @@ export function messageOf(error: unknown): string {
   }
 }
 
-/** Errors of an exhausted node: disk, descriptors, memory. */
-const exhausted = ["ENOSPC", "EDQUOT", "EMFILE", "ENFILE", "ENOMEM"];
+/** Errors of a full disk; cgroups and inotify fail with ENOSPC, too. */
+const diskFull = ["ENOSPC", "EDQUOT"];
 
 /** Returns the code of any thrown value: of a CriError, deadline, cancellation, or errno; else INTERNAL. */
 export function codeOf(error: unknown): ErrorCode {
@@ -58,7 +64,8 @@ export function codeOf(error: unknown): ErrorCode {
   if (error instanceof CriError) return error.code;
   if (error instanceof DOMException && error.name === "TimeoutError") return "DEADLINE_EXCEEDED";
   if (error instanceof DOMException && error.name === "AbortError") return "CANCELLED";
-  return exhausted.includes(errnoOf(error) ?? "") ? "RESOURCE_EXHAUSTED" : "INTERNAL";
+  const isExhausted = isNodeExhausted(error) || diskFull.includes(errnoOf(error) ?? "");
+  return isExhausted ? "RESOURCE_EXHAUSTED" : "INTERNAL";
 }
 
 /** Returns errno's name ("ENOENT") of a failed system call, or undefined. */

@@ -262,7 +262,7 @@ class LogWorker {
       const waiting = this.#waiting.get(reply.seq);
       this.#waiting.delete(reply.seq);
       if (reply.error === undefined) waiting?.resolve(reply);
-      else waiting?.reject(new CriError("INTERNAL", reply.error));
+      else waiting?.reject(new CriError(reply.error.code, reply.error.message));
     });
   }
 

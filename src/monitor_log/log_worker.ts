@@ -4,7 +4,7 @@
 // each file system with logs has its own thread (monitor/log_workers.ts).
 import { constants } from "node:fs";
 import { parentPort, workerData } from "node:worker_threads";
-import { messageOf } from "../base/errors.ts";
+import { codeOf, type ErrorCode, messageOf } from "../base/errors.ts";
 import { MemoryCounts } from "../node/memory_events.ts";
 import { Descriptor, drainEventfd, type Released } from "../sys/descriptor.ts";
 import { EPOLLET, EPOLLOUT, EPOLLPRI } from "../sys/epoll.ts";
@@ -39,7 +39,7 @@ type WorkerRequest = WorkerBody & { seq: number };
 /** seq: the request's, or 0 in the first message, which says that the thread has started. */
 export type WorkerReply = {
   seq: number;
-  error?: string;
+  error?: { code: ErrorCode; message: string };
   lostBytes?: number;
   stdout?: Uint8Array;
   stderr?: Uint8Array;
@@ -268,7 +268,7 @@ async function takeRequests(count: number): Promise<void> {
     try {
       handle(request);
     } catch (error) {
-      reply({ seq: request.seq, error: messageOf(error) });
+      reply({ seq: request.seq, error: { code: codeOf(error), message: messageOf(error) } });
     }
   }
 }

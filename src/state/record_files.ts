@@ -6,7 +6,7 @@
 import { mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { codeOf, CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { codeOf, CriError, errnoOf, messageOf, isNodeExhausted } from "../base/errors.ts";
 import { isTemporaryFor, replaceInMemory, writeFileAtomic } from "../sys/file.ts";
 
 export class RecordFiles {
@@ -92,9 +92,6 @@ export class RecordFiles {
   }
 }
 
-/** Failures of the node, not of the file: reading any other file would fail, too. */
-const nodeFailures = ["EMFILE", "ENFILE", "ENOMEM"];
-
 function read(path: string): string | Error | undefined {
   try {
     return readFileSync(path, "utf8");
@@ -102,7 +99,7 @@ function read(path: string): string | Error | undefined {
     const errno = errnoOf(error) ?? "";
     if (["ENOENT", "ENOTDIR"].includes(errno)) return undefined;
     const cause = new Error(`${path}: ${messageOf(error)}`, { cause: error });
-    if (nodeFailures.includes(errno)) throw cause;
+    if (isNodeExhausted(error)) throw cause;
     return cause;
   }
 }

@@ -56,7 +56,7 @@ describe.skipIf(why !== "" || runc === "")("a container that runc has created", 
     const { id, pid, fifo } = await created("starts");
     expect(statusOf(id)).toBe("created");
     await release(fifo, pid, 10_000);
-    await until("it executes its program", () => argumentsOf(pid) === "/bin/sleep\0001000\0");
+    await until("it executes its program", () => argumentsOf(pid) === "/bin/sleep\x001000\x00");
     expect([statusOf(id), existsSync(fifo), execFifo(runtime, id)]).toEqual([
       "running",
       false,
@@ -87,7 +87,7 @@ describe.skipIf(why !== "" || runc === "")("a container that runc has created", 
     const released = release(fifo, pid, 10_000);
     process.kill(pid, "SIGCONT");
     await released;
-    await until("it executes its program", () => argumentsOf(pid) === "/bin/sleep\0001000\0");
+    await until("it executes its program", () => argumentsOf(pid) === "/bin/sleep\x001000\x00");
   });
 
   test("is started by its runtime if that is not the very runc", async () => {

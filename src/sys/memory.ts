@@ -1,14 +1,14 @@
 // Returns the engine's unused memory to the kernel; the engine itself would keep it.
 import { kernelFigure, readKernelFile } from "./file.ts";
-import { unmapProgramText } from "./program_text.ts";
+import { unmapProgram } from "./program_pages.ts";
 
 const lookMs = 1_000;
 /** Compiled code is discarded after this long without work. */
 export const idleMs = 60_000;
 /** Between two times that memory is returned although work goes on. */
 const restMs = 60_000;
-/** Machine code that has not run for this long is not resident. */
-const textMs = 60_000;
+/** Pages of the program that were not used for this long are not mapped. */
+const programMs = 60_000;
 /** Growth since then that is worth the pause of the event loop. */
 const growthKib = 4 << 10;
 /** Limit for waiting until no piece of work is under way. */
@@ -50,7 +50,7 @@ export function returnMemory(work: () => Work, sizeKib = anonymousKib): Disposab
     engine?.shrink();
     [sinceMs, dueMs, leastKib] = [0, 0, Infinity];
   };
-  const textTimer = setInterval(unmapProgramText, textMs);
+  const programTimer = setInterval(unmapProgram, programMs);
   const timer = setInterval(() => {
     const { count, goesOn } = work();
     idle = count === seen && !goesOn ? idle + lookMs : 0;
@@ -71,7 +71,7 @@ export function returnMemory(work: () => Work, sizeKib = anonymousKib): Disposab
   return {
     [Symbol.dispose]: () => {
       clearInterval(timer);
-      clearInterval(textTimer);
+      clearInterval(programTimer);
     },
   };
 }

@@ -63,7 +63,7 @@ export class Containers {
     this.#records = options.records;
     this.#terminals = new AwaitedTerminals(options.folder);
     this.#workers = options.workers;
-    this.#oom = new OomLedger({ changes: (paths) => options.workers.watchMemory(paths) });
+    this.#oom = new OomLedger({ changes: (id, paths) => options.workers.watchMemory(id, paths) });
     this.#spawner = options.spawner;
     this.runtimes = new Runtimes({ ...options, onEnd: () => this.check() });
     this.#log = options.log;

@@ -2,9 +2,10 @@
 // from epoll.
 //
 // Decision: one thread for each file system with logs, and one for everything that writes no file (long execs,
-// containers without a log, memory counters), each started when it is first needed, and ended when it has had
-// nothing to do for a minute. A disk that stalls then blocks only the containers whose logs lie on it. A node
-// usually has one such disk; a thread takes 5 MB.
+// containers without a log), each started when it is first needed, and ended when it has had nothing to do for a minute.
+// A disk that stalls then blocks only the containers whose logs lie on it. A node usually has one such disk; a thread
+// takes 5 MB. The thread of a container's log reads its memory counters, too: where its disk stalls, those of the pod
+// tell as much (node/oom.ts).
 import { dirname } from "node:path";
 import type { Worker } from "node:worker_threads";
 import { inTime } from "../base/abort.ts";
@@ -164,14 +165,14 @@ export class LogWorkers {
     }
   }
 
-  /** Reads a cgroup's memory events at each change; undefined where the kernel has none. */
-  watchMemory(paths: CgroupPaths): MemoryWatch | undefined {
+  /** Reads the memory events of a container's cgroup at each change; undefined where the kernel has none. */
+  watchMemory(id: string, paths: CgroupPaths): MemoryWatch | undefined {
     const events = openMemoryEvents(paths);
     if (events === undefined) return undefined;
     const counts = new MemoryCounts();
     const watch = ++this.#uses;
     const use = `cgroup ${watch}`;
-    const thread = this.#use("", use);
+    const thread = this.#use(this.#logs.get(id)?.device ?? "", use);
     const request = (body: WorkerBody) => {
       thread.request(body).catch(this.#onFailure);
     };

@@ -16,7 +16,7 @@ type Sources = {
   kills: (paths: CgroupPaths) => bigint | undefined;
   victims: () => Victim[] | undefined;
   limits: { open(paths: CgroupPaths): LimitWatch };
-  changes: (paths: CgroupPaths) => MemoryWatch | undefined;
+  changes: (id: string, paths: CgroupPaths) => MemoryWatch | undefined;
 };
 type Watched = {
   init: Init;
@@ -62,7 +62,7 @@ export class OomLedger {
   /** Call this once the cgroup exists, preferably before the container's process runs. */
   started({ id, pid, pidStartTime }: Init, paths: CgroupPaths): void {
     const watch = this.#sources.limits.open(paths);
-    const changes = this.#sources.changes(paths);
+    const changes = this.#sources.changes(id, paths);
     const kills = this.#sources.kills(paths) ?? 0n;
     const pod = dirname(paths["unified"] ?? paths["memory"] ?? "");
     // Earlier kills in the pod (of an earlier attempt or monitor) belong to no running container.

@@ -23,7 +23,7 @@ function watchedLedger(
     kills: (paths) => counts[paths["unified"]!.replace("pod/", "")],
     victims: () => [],
     limits: { open: () => ({ limit: () => undefined, close: () => {} }) },
-    changes: ({ unified = "" }) => {
+    changes: (_, { unified = "" }) => {
       const name = unified.replace("pod/", "");
       return { counts: seen[name]!, close: () => void closed.push(name) };
     },

@@ -104,7 +104,9 @@ async function main(): Promise<number> {
   if (left() <= 0) record.pieces = [];
   const piece: Round[] = [];
   record.pieces.push(piece);
-  await using daemon = await startDaemon({ config: { "log-level": "INFO" } });
+  // The log is a file on the disk.
+  const level = load.guests === 0 ? "ERROR" : "INFO";
+  await using daemon = await startDaemon({ config: { "log-level": level } });
   const ending = new AbortController();
   process.on("SIGINT", () => ending.abort());
   const ids = await hold(daemon, load.held);

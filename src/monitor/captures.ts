@@ -4,6 +4,7 @@
 // until they have exited, and is then read here. Execs that write more or run longer, and those whose children
 // keep the output open, are left to a log thread. On most nodes it never starts, which saves 4 MB, and a probe
 // costs no message between threads.
+import { setTimeout as sleep } from "node:timers/promises";
 import { Capture } from "../monitor_log/capture.ts";
 import { Descriptor, hasHungUp, unreadBytes } from "../sys/descriptor.ts";
 import type { CaptureRequest, Captured, DrainLimit, LogWorkers } from "./log_workers.ts";
@@ -12,6 +13,8 @@ import type { CaptureRequest, Captured, DrainLimit, LogWorkers } from "./log_wor
 const lookMs = 20;
 /** A quarter of a pipe. */
 const bytesMax = 16 << 10;
+/** One in some hundred execs ends a moment before all that held its pipes have closed them. */
+const [closingMs, closingStepMs] = [100, 5];
 
 type Short = { stdout: Descriptor; stderr: Descriptor; maxBytes: number; startedMs: number };
 
@@ -40,10 +43,14 @@ export class Captures {
 
   /** Returns the captured output of an exec that has exited. */
   async collect(id: string, limit: DrainLimit): Promise<Captured> {
-    const short = this.#short.get(id);
-    if (short === undefined) return this.#workers.collect(id, limit);
-    if (hasHungUp(short.stdout) && hasHungUp(short.stderr)) return readAll(this.#take(id, short));
-    this.#leave(id, short);
+    const end = performance.now() + Math.min(closingMs, limit.drainMs ?? closingMs);
+    for (;;) {
+      const short = this.#short.get(id);
+      if (short === undefined) break; // the thread has it
+      if (hasHungUp(short.stdout) && hasHungUp(short.stderr)) return readAll(this.#take(id, short));
+      if (performance.now() >= end) this.#leave(id, short);
+      else await sleep(closingStepMs);
+    }
     return this.#workers.collect(id, limit);
   }
 

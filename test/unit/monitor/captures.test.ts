@@ -98,6 +98,17 @@ test("output that a child keeps open after the exit is left to the thread", asyn
   child.kill();
 });
 
+test("output that is closed a moment after the exit is read without the thread", async () => {
+  const { thread, out, err, exit, collect } = exec();
+  writeSync(out.fd, "a line\n");
+  err.close();
+  const collected = collect();
+  await sleep(30);
+  exit();
+  expect(await collected).toEqual(["a line\n", ""]);
+  expect(thread.taken).toEqual([]);
+});
+
 test("an output that cannot be read fails the collection, and leaves no descriptor open", async () => {
   const server = createServer((socket) => socket.resetAndDestroy()).listen(0, "127.0.0.1");
   await once(server, "listening");

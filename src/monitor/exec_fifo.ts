@@ -1,7 +1,7 @@
 // Starts a created container of runc without one more process of runc.
 //
 // Decision: runc's init waits until somebody reads from a FIFO in the container's state folder. `runc start` does just
-// that, and removes the FIFO (libcontainer, Container.Exec: the same from runc 1.0 to 1.5), for 10 ms of CPU time. Poststart
+// that, and removes the FIFO (libcontainer, Container.Exec: the same from runc 1.0 to 1.5), for 7 ms of CPU time. Poststart
 // hooks are no part of it: runc runs them in `create`. The start of other runtimes, and of programs in front of runc, may
 // do more, and is called.
 import { constants, realpathSync, rmSync, statSync } from "node:fs";
@@ -11,7 +11,7 @@ import { CriError } from "../base/errors.ts";
 import type { RuntimeCommand } from "../node/oci_runtime.ts";
 import { Descriptor, readNow } from "../sys/descriptor.ts";
 import { readBounded } from "../sys/file.ts";
-import { executableOf } from "../sys/process.ts";
+import { hasEnded } from "../sys/process.ts";
 
 /** Returns the FIFO of a container that runc has created; undefined for other runtimes. */
 export function execFifo({ path, root }: RuntimeCommand, id: string): string | undefined {
@@ -39,10 +39,10 @@ export async function release(fifo: string, pid: number, timeoutMs: number): Pro
   const byte = new Uint8Array(1);
   const end = performance.now() + timeoutMs;
   for (;;) {
-    const hasEnded = executableOf(pid) === undefined;
+    const isGone = hasEnded(pid);
     if (readNow(file, byte) > 0) break;
     const init = `the container's init, process ${pid},`;
-    if (hasEnded) throw new CriError("UNKNOWN", `${init} ended before the start`);
+    if (isGone) throw new CriError("UNKNOWN", `${init} ended before the start`);
     if (performance.now() > end) {
       throw new CriError("DEADLINE_EXCEEDED", `${init} did not go on in ${timeoutMs} ms`);
     }

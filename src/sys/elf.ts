@@ -20,6 +20,7 @@ export function sectionOf(path: string, name: string): Section | undefined {
     number,
   ];
   const table = part(Number(header.readBigUInt64LE(40)), size * count);
+  if (nameTable >= count || table.length < size * count) return undefined; // stripped, or cut off
   const entry = (index: number) => table.subarray(index * size, (index + 1) * size);
   const placeOf = (one: Buffer): Section => ({
     offset: Number(one.readBigUInt64LE(24)),

@@ -284,6 +284,12 @@ export function isZombie(pid: number): boolean {
   return statFields(pid)?.[stateField] === "Z";
 }
 
+/** True once a process is a zombie, or reaped. */
+export function hasEnded(pid: number): boolean {
+  const state = statFields(pid)?.[stateField];
+  return state === undefined || state === "Z";
+}
+
 function statFields(pid: number): string[] | undefined {
   try {
     return fieldsOf(readFileSync(`/proc/${pid}/stat`, "utf8"));

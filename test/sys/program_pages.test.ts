@@ -1,6 +1,8 @@
 // Tests that a process's file pages are unmapped, and that it goes on.
 import { expect, test } from "bun:test";
-import { readFileSync, readlinkSync } from "node:fs";
+import { readFileSync, readlinkSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import process from "node:process";
 import { sectionOf } from "../../src/sys/elf.ts";
 import {
@@ -60,6 +62,10 @@ test("a written page of a range is found", () => {
 test("a file that is no executable, and one without the section, have none", () => {
   expect(sectionOf(import.meta.filename, ".text")).toBeUndefined();
   expect(sectionOf(program, ".none")).toBeUndefined();
+  const stripped = join(tmpdir(), `isulad-stripped-${process.pid}`);
+  writeFileSync(stripped, readFileSync("/bin/busybox").subarray(0, 4_096)); // its section table is at the end
+  expect(sectionOf(stripped, ".text")).toBeUndefined();
+  rmSync(stripped);
   expect(sectionOf(program, ".text")!.bytes).toBeGreaterThan(1 << 20);
 });
 

@@ -25,14 +25,14 @@ function bytesWritten(pid: number): number {
   return Number(/^write_bytes: (\d+)$/m.exec(readFileSync(`/proc/${pid}/io`, "utf8"))![1]);
 }
 
-/** Returns a line for each difference. */
-export function writesBetween(before: DiskWrites, after: DiskWrites): string[] {
+/** Returns the files and folders that were made, changed or removed, relative to the daemon's folder. */
+export function changedFiles(before: DiskWrites, after: DiskWrites): string[] {
   const paths = new Set([...before.files.keys(), ...after.files.keys()]);
   const changed = [...paths].filter((path) => before.files.get(path) !== after.files.get(path));
+  return changed.map((path) => join("graph", path));
+}
+
+export function bytesBetween(before: DiskWrites, after: DiskWrites): number {
   const sum = ({ bytes }: DiskWrites) => bytes.reduce((all, one) => all + one, 0);
-  const written = sum(after) - sum(before);
-  return [
-    ...changed.map((path) => `graph/${path} changed`),
-    ...(written === 0 ? [] : [`${written} bytes were written to disks`]),
-  ];
+  return sum(after) - sum(before);
 }

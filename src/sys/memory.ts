@@ -33,9 +33,9 @@ function anonymousKib(): number {
 }
 
 /**
- * Frees memory after each busy period: garbage after a second, if the memory has grown since the last time; all
- * garbage and compiled code after a minute. That is a third of the heap; the next calls then take some ms longer,
- * until their code is compiled again. Rare probes do not cost a collection each.
+ * Frees memory after each busy period: after a second garbage, if the memory has grown since the last time, and the
+ * program's pages; all garbage and compiled code after a minute. That is a third of the heap; the next calls then take
+ * some ms longer, until their code is compiled again. Rare probes do not cost a collection each.
  *
  * A node whose containers are probed is never idle: there, both go whenever the memory has grown, at most once
  * a minute, and if possible between two calls, since freeing blocks the event loop (docs/architecture.md).
@@ -66,6 +66,7 @@ export function returnMemory(work: () => Work, sizeKib = anonymousKib): Disposab
     if (isDue && (!goesOn || dueMs > waitMs)) return shrink();
     if (idle < lookMs || !hasGrown) return;
     collectGarbage();
+    unmapProgram();
     leastKib = Infinity;
   }, lookMs);
   return {

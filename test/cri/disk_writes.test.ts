@@ -1,7 +1,7 @@
 // Tests that a node whose pods are only probed and listed writes nothing to its disk, which may be an SD card.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { diskWrites, writesBetween } from "../disk_writes.ts";
+import { bytesBetween, changedFiles, diskWrites } from "../disk_writes.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 
 const rounds = 10;
@@ -29,12 +29,12 @@ test("probes, lists and statistics write nothing under graph, and nothing to dis
     await Promise.all([client.ImageFsInfo({}), client.ListImages({})]);
     await sleep(200);
   }
-  expect(writesBetween(before, diskWrites(daemon))).toEqual([]);
+  const after = diskWrites(daemon);
+  expect([changedFiles(before, after), bytesBetween(before, after)]).toEqual([[], 0]);
 
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod);
-  // The measure sees a record.
-  const seen = writesBetween(before, diskWrites(daemon));
-  expect(seen).toContain(`graph/sandboxes/${podId} changed`);
-  expect(seen.at(-1)).toMatch(/bytes were written to disks$/);
+  const seen = diskWrites(daemon); // the measures see a record
+  expect(changedFiles(before, seen)).toContain(`graph/sandboxes/${podId}`);
+  expect(bytesBetween(before, seen)).toBeGreaterThan(0);
 });

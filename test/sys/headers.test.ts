@@ -13,7 +13,7 @@ const targets = [
 
 /** sys/mount.h of glibc 2.36 has open_tree's flags; Debian 12's linux/pidfd.h is older than PIDFD_GET_INFO. */
 const included =
-  "fcntl netinet/in netinet/tcp poll sched signal stddef sys/epoll sys/file sys/ioctl sys/mman sys/mount sys/resource sys/socket sys/stat sys/uio sys/un sys/wait time linux/dqblk_xfs linux/fs linux/quota linux/vm_sockets";
+  "elf fcntl netinet/in netinet/tcp poll sched signal stddef sys/epoll sys/file sys/ioctl sys/mman sys/mount sys/resource sys/socket sys/stat sys/uio sys/un sys/wait time linux/dqblk_xfs linux/fs linux/quota linux/vm_sockets";
 const headers = `#define _GNU_SOURCE
 ${included.replaceAll(/\S+/g, (name) => `#include <${name}.h>\n`)}
 #ifndef PIDFD_GET_INFO

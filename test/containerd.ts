@@ -15,6 +15,16 @@ export const containerdPrograms = ["containerd", "containerd-shim-runc-v2", "run
 /** Where its CNI plugins are, and those of a daemon that is compared with it. */
 export const cniBin = ["/opt/cni/bin", "/usr/lib/cni"];
 
+/** Configures isulad-ts with the registry, runc and CNI plugins of Containerd.run(), to compare both. */
+export function sameParts(bin: string, { host }: Registry): Record<string, unknown> {
+  return {
+    "insecure-registries": [host],
+    "cni-bin-dir": cniBin,
+    runtimes: { runc: { path: join(bin, "runc") } },
+    "log-level": "INFO",
+  };
+}
+
 type CriSettings = {
   /** The folder of containerdPrograms. */
   bin: string;

@@ -7,7 +7,7 @@ import { CriError, messageOf } from "../base/errors.ts";
 import { cgroupFolders, cgroupMounts, removeCgroup } from "../node/cgroup.ts";
 import { spawn } from "../sys/children.ts";
 import { readKernelFile } from "../sys/file.ts";
-import { childrenOf, executableOf, isZombie, kill, processIds } from "../sys/process.ts";
+import { childrenOf, executableOf, hasEnded, kill, processIds } from "../sys/process.ts";
 import { configPath } from "./files.ts";
 import { namesIn } from "./leftovers.ts";
 import { exists, systemdRuns, type Target } from "./target.ts";
@@ -104,11 +104,11 @@ export async function endProcesses(program: string): Promise<void> {
   const monitors = pids.filter(isMonitor);
   for (const pid of pids.filter((pid) => !monitors.includes(pid))) {
     kill(pid, "SIGTERM");
-    if (!(await hasEnded(pid))) kill(pid);
+    if (!(await endsInTime(pid))) kill(pid);
   }
   for (const pid of monitors) {
     kill(pid);
-    await hasEnded(pid);
+    await endsInTime(pid);
   }
 }
 
@@ -152,9 +152,9 @@ function isMonitor(pid: number): boolean {
   return readKernelFile(`/proc/${pid}/cmdline`)?.split("\0").includes("monitor") ?? false;
 }
 
-async function hasEnded(pid: number): Promise<boolean> {
+async function endsInTime(pid: number): Promise<boolean> {
   for (let waited = 0; waited < 5_000; waited += pollMs) {
-    if (executableOf(pid) === undefined || isZombie(pid)) return true;
+    if (hasEnded(pid)) return true;
     await sleep(pollMs);
   }
   return false;

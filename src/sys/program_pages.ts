@@ -45,12 +45,14 @@ export function readOnlyParts(maps: string, path: string): Range[] {
 }
 
 /** Returns the whole pages of a process's embedded modules; undefined: its program has none. */
-export function modulesOf(pid: number | "self"): Range | undefined {
+export function modulesOf(
+  pid: number | "self",
+  maps = readKernelFile(`/proc/${pid}/maps`) ?? "",
+): Range | undefined {
   const program = `/proc/${pid}/exe`;
   const section = sectionOf(program, modulesSection);
   if (section === undefined) return undefined;
   const [begin, end] = [BigInt(section.offset), BigInt(section.offset + section.bytes)];
-  const maps = readKernelFile(`/proc/${pid}/maps`) ?? "";
   const mapping = mappingsOf(maps, readlinkSync(program)).findLast(({ offset }) => offset <= begin);
   if (mapping === undefined || end > mapping.offset + mapping.bytes) return undefined;
   const place = (offset: bigint) => mapping.address + offset - mapping.offset;
@@ -86,7 +88,7 @@ export function isUnwritten(pid: number | "self", { address, bytes }: Range): bo
 export function unmapProgram(): void {
   const maps = readKernelFile("/proc/self/maps") ?? "";
   const parts = readOnlyParts(maps, readlinkSync("/proc/self/exe"));
-  const modules = modulesOf("self");
+  const modules = modulesOf("self", maps);
   if (modules !== undefined && isUnwritten("self", modules)) parts.push(modules);
   for (const { address, bytes } of parts) {
     check("madvise", "of the program's pages", address, bytes, MADV_DONTNEED);

@@ -5,10 +5,10 @@
 // kubelet (test/kubernetes_programs builds them).
 import { join, resolve } from "node:path";
 import process from "node:process";
-import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { runtime } from "../../src/proto/messages.js";
-import { cniBin, Containerd } from "../containerd.ts";
+import { Containerd, sameParts } from "../containerd.ts";
+import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { makeCgroups } from "../host.ts";
 import { busyboxImage } from "../image_maker.ts";
@@ -17,8 +17,6 @@ import type { Manifest } from "../kubelet_pods.ts";
 import { median } from "../median.ts";
 import { startRegistry } from "../registry.ts";
 
-const lookMs = 5;
-const limitMs = 60_000;
 /** The first pods of a kubelet wait for its own start. */
 const warmUp = 2;
 
@@ -37,25 +35,22 @@ function manifestOf(name: string, image: string): Manifest {
 }
 
 /** Returns when the pod has as many running containers as wanted. */
-async function until({ client }: Daemon, name: string, running: number): Promise<void> {
+function untilRunning({ client }: Daemon, name: string, count: number): Promise<void> {
   const state = { state: runtime.v1.ContainerState.CONTAINER_RUNNING };
   const label_selector = { "io.kubernetes.pod.name": `${name}-node1` };
-  const end = performance.now() + limitMs;
-  for (;;) {
+  return until(`${name} has ${count} running containers`, async () => {
     const { containers } = await client.ListContainers({ filter: { state, label_selector } });
-    if (containers.length === running) return;
-    if (performance.now() > end) throw new Error(`${name} has ${containers.length} containers`);
-    await sleep(lookMs);
-  }
+    return containers.length === count;
+  });
 }
 
 async function onePod({ daemon, kubelet }: Side, manifest: Manifest): Promise<number> {
   const begin = performance.now();
   kubelet.add(manifest);
-  await until(daemon, manifest.name, 1);
+  await untilRunning(daemon, manifest.name, 1);
   const ms = performance.now() - begin;
   kubelet.remove(manifest);
-  await until(daemon, manifest.name, 0);
+  await untilRunning(daemon, manifest.name, 0);
   return ms;
 }
 
@@ -69,13 +64,7 @@ async function main(): Promise<void> {
   const registry = all.use(await startRegistry());
   await registry.push("busybox", "1", busyboxImage());
   const image = `${registry.host}/busybox:1`;
-  const config = {
-    "insecure-registries": [registry.host],
-    "cni-bin-dir": cniBin,
-    "restrict-oom-score-adj": true,
-    runtimes: { runc: { path: join(bin, "runc") } },
-    "log-level": "INFO",
-  };
+  const config = { ...sameParts(bin, registry), "restrict-oom-score-adj": true };
   const side = async (name: string, daemon: Daemon): Promise<Side> => {
     all.use(daemon);
     const { dir, cgroupParent, socket: endpoint, client } = daemon;

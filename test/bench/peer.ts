@@ -5,13 +5,12 @@
 // and runc (test/kubernetes_programs builds them).
 import { randomBytes } from "node:crypto";
 import { readFileSync } from "node:fs";
-import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { addTime, timed, type Times } from "../call_times.ts";
-import { cniBin, Containerd } from "../containerd.ts";
+import { Containerd, sameParts } from "../containerd.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { busyboxImage, makeImage, makeLayer } from "../image_maker.ts";
 import { logText } from "../log_text.ts";
@@ -57,13 +56,7 @@ class Peers {
   }
 
   async isuladTs(bin: string): Promise<Daemon> {
-    const config = {
-      "insecure-registries": [this.#registry.host],
-      "cni-bin-dir": cniBin,
-      runtimes: { runc: { path: join(bin, "runc") } },
-      "log-level": "INFO",
-    };
-    return startDaemon({ config, image: false });
+    return startDaemon({ config: sameParts(bin, this.#registry), image: false });
   }
 
   async side(name: string, daemon: Daemon): Promise<Side> {

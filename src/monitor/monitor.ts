@@ -8,6 +8,8 @@ import { executableId, version } from "../base/build.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { Gate } from "../base/gate.ts";
 import { type Log, logFailure } from "../base/log.ts";
+import { cgroupMounts } from "../node/cgroup.ts";
+import { CgroupAttachLock } from "../node/cgroup_attach.ts";
 import { Orphans, orphanScanMs } from "../sys/zombies.ts";
 import { becomeSubreaper } from "../sys/wait.ts";
 import { returnMemory } from "../sys/memory.ts";
@@ -61,7 +63,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
     log.error("log worker failed", { error: messageOf(error) });
     process.exit(1); // the daemon starts another, which resumes the logs
   });
-  const spawner = new Spawner(folder);
+  const spawner = new Spawner(folder, new CgroupAttachLock(cgroupMounts()));
   const records = new RecordFolder(folder);
   const containers = new Containers({
     folder,

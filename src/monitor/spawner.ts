@@ -6,6 +6,7 @@ import { join } from "node:path";
 import process from "node:process";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
+import type { CgroupAttachLock } from "../node/cgroup_attach.ts";
 import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/oci_runtime.ts";
 import { spawn } from "../sys/children.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
@@ -34,12 +35,14 @@ export type ChildStdio = readonly [Descriptor, Descriptor, Descriptor];
 
 export class Spawner {
   readonly #folder: string;
+  readonly #attachLock: CgroupAttachLock;
   readonly #env = { ...goOptions, ...process.env };
   /** The begin of each start under way, by performance.now(), the oldest first. */
   readonly #starts = new Map<symbol, number>();
 
-  constructor(folder: string) {
+  constructor(folder: string, attachLock: CgroupAttachLock) {
     this.#folder = folder;
+    this.#attachLock = attachLock;
   }
 
   get busy(): boolean {
@@ -92,6 +95,7 @@ export class Spawner {
     const child = withMark(options.mark, () =>
       spawn(argv[0]!, argv.slice(1), { stdio, detached: true, env: this.#env }),
     );
+    if (child.pid !== undefined) this.#attachLock.takeAhead(child.pid, verb);
     try {
       return await superviseGroup(child, what, signal);
     } catch (error) {

@@ -4,6 +4,8 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import { mkdtempSync, readSync, rmSync, writeFileSync, writeSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { cgroupMounts } from "../../src/node/cgroup.ts";
+import { CgroupAttachLock } from "../../src/node/cgroup_attach.ts";
 import { Spawner } from "../../src/monitor/spawner.ts";
 import { run } from "../../src/sys/run.ts";
 import { failure, until } from "../expect.ts";
@@ -58,7 +60,8 @@ test("so does a call of the OCI runtime", async () => {
   const program = join(dir, "runtime");
   writeFileSync(program, `#!/bin/sh\nexec ls ${disk}/y\n`, { mode: 0o755 });
   const runtime = { path: program, args: [], root: dir, systemdCgroup: false };
-  const call = failure(new Spawner(dir).runtime(runtime, ["create"], { timeoutMs: 2_000 }));
+  const spawner = new Spawner(dir, new CgroupAttachLock(cgroupMounts()));
+  const call = failure(spawner.runtime(runtime, ["create"], { timeoutMs: 2_000 }));
   await question();
   const { code, message } = await call;
   expect(code).toBe("DEADLINE_EXCEEDED");

@@ -1,0 +1,80 @@
+// Tests which cgroup a runtime's process is written to ahead of the runtime's own moves, and when it is not.
+import { afterEach, beforeEach, expect, test } from "bun:test";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import type { CgroupMounts } from "../../../src/node/cgroup.ts";
+import { CgroupAttachLock } from "../../../src/node/cgroup_attach.ts";
+import { mkfifo } from "../../../src/sys/path.ts";
+
+let dir = "";
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), "isulad-attach-"));
+});
+afterEach(() => rmSync(dir, { recursive: true }));
+
+const controllers = "3:name=systemd:/system\n4:cpu,cpuacct:/system/isulad:ts\n";
+
+/** Makes own an existing cgroup of a hierarchy in dir. */
+function lockIn({ own, text, mounts }: { own: string; text: string; mounts: CgroupMounts }) {
+  mkdirSync(join(dir, own), { recursive: true });
+  writeFileSync(join(dir, own, "cgroup.procs"), "");
+  writeFileSync(join(dir, "self"), text);
+  return new CgroupAttachLock(mounts, join(dir, "self"));
+}
+
+const v1 = (): CgroupMounts => ({ version: 1, roots: { cpuacct: dir, memory: "/absent" } });
+const v2 = (): CgroupMounts => ({ version: 2, roots: { unified: dir } });
+
+/** Returns what was written after the time that a write takes at most. */
+async function written(own: string): Promise<string> {
+  for (let round = 0; round < 20; round++) {
+    const text = readFileSync(join(dir, own, "cgroup.procs"), "latin1");
+    if (text !== "") return text;
+    await sleep(10);
+  }
+  return "";
+}
+
+test.each(["create", "exec"])("v1: %s is written to its own cgroup", async (verb) => {
+  const lock = lockIn({ own: "system/isulad:ts", text: controllers, mounts: v1() });
+  lock.takeAhead(4711, verb);
+  expect(await written("system/isulad:ts")).toBe("4711");
+});
+
+test("v2: create is written, exec is not", async () => {
+  const lock = lockIn({ own: "isulad.service", text: "0::/isulad.service\n", mounts: v2() });
+  lock.takeAhead(4711, "exec");
+  expect(await written("isulad.service")).toBe("");
+  lock.takeAhead(4712, "create");
+  expect(await written("isulad.service")).toBe("4712");
+});
+
+test.each([
+  ["a verb that moves nothing", "kill", "0::/\n"],
+  ["a cgroup outside of the namespace", "create", "0::/../other\n"],
+  ["a hierarchy that is not listed", "create", "1:memory:/\n"],
+])("nothing is written: %s", async (_, verb, text) => {
+  const lock = lockIn({ own: "", text, mounts: v2() });
+  lock.takeAhead(4711, verb);
+  expect(await written("")).toBe("");
+});
+
+test("a cgroup that was removed is no error", async () => {
+  const lock = lockIn({ own: "", text: "0::/gone\n", mounts: v2() });
+  lock.takeAhead(4711, "create");
+  expect(await written("")).toBe("");
+});
+
+test("one write at a time takes a thread; the next one follows after it", async () => {
+  const lock = lockIn({ own: "", text: "0::/\n", mounts: v2() });
+  const procs = join(dir, "cgroup.procs");
+  rmSync(procs);
+  mkfifo(procs, 0o600); // a write to it waits for a reader
+  for (const pid of [1, 2, 3]) lock.takeAhead(pid, "create");
+  expect(await Bun.file(procs).text()).toBe("1");
+  const again = setInterval(() => lock.takeAhead(4, "create"), 5);
+  expect(await Bun.file(procs).text()).toBe("4");
+  clearInterval(again);
+});

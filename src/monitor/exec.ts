@@ -1,7 +1,8 @@
 // Runs execs in containers: ExecSync, whose output is captured up to a bound, and execs with the daemon's
 // streams. Each is killed with all its descendants at its timeout, or when its caller has disconnected.
-import { CriError } from "../base/errors.ts";
+import { codeOf, CriError } from "../base/errors.ts";
 import type { Released } from "../sys/descriptor.ts";
+import { hasEnded } from "../sys/process.ts";
 import { Captures } from "./captures.ts";
 import type { LogWorkers } from "./log_workers.ts";
 import type {
@@ -90,7 +91,7 @@ export class Execs {
     try {
       const starter = await this.#starterFor(container);
       using ends = starter.openCallers(request);
-      const started = await starter.start(container, request, {
+      const started = await startExec(starter, container, request, {
         streams: ends.streams,
         timeoutMs: startTimeoutMs,
         signal: cancelled,
@@ -169,7 +170,7 @@ export class Execs {
     const deadline = timeoutMs === 0 ? Infinity : performance.now() + timeoutMs;
     let started: RunningExec;
     try {
-      started = await starter.start(container, request, {
+      started = await startExec(starter, container, request, {
         streams: captured.streams,
         timeoutMs: Math.min(startTimeoutMs, timeoutMs || startTimeoutMs),
         signal: cancelled,
@@ -214,5 +215,21 @@ export class Execs {
     } finally {
       clearTimeout(timer);
     }
+  }
+}
+
+/** @throws CriError FAILED_PRECONDITION for a container that ended meanwhile, whatever its runtime says then. */
+async function startExec<Streams>(
+  starter: ExecStarter<Streams>,
+  container: RunRecord,
+  request: ExecSubject,
+  options: { streams: Streams; timeoutMs: number; signal: AbortSignal },
+): Promise<RunningExec> {
+  try {
+    return await starter.start(container, request, options);
+  } catch (error) {
+    if (codeOf(error) !== "UNKNOWN" || !hasEnded(container.pid)) throw error;
+    const message = `container ${container.id} ended while the exec was started`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause: error });
   }
 }

@@ -17,7 +17,7 @@ import { ExitWaiters } from "./cri/exit_waiters.ts";
 import { Instruments } from "./stats/instruments.ts";
 import { Health } from "./cri/health.ts";
 import { PodHistory } from "./history/pod_history.ts";
-import { openHandlers } from "./cri/runtime_handlers.ts";
+import { detectFeatures, openHandlers } from "./cri/runtime_handlers.ts";
 import { SingleFlight } from "./base/single_flight.ts";
 import { sampledCgroups } from "./cri/usage.ts";
 import { MonitorClient } from "./monitor_client/client.ts";
@@ -149,6 +149,7 @@ async function startParts(
   await writePidfile(config.pidfile, { stack, log: context.log });
   ready();
   isServing = true;
+  detectFeatures(context.handlers, log);
   reportPrograms(config, log);
   stack.use(startSweeps(context)); // after NRI: the plugins must learn of the pods that it ends
   return context;

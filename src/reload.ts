@@ -5,7 +5,7 @@ import { daemonKeys, tlsServerNames } from "./base/config_keys.ts";
 import { applyLive, type ConfigChange } from "./base/config_reload.ts";
 import { codeOf, CriError, messageOf } from "./base/errors.ts";
 import type { Context } from "./cri/context.ts";
-import { openHandlers } from "./cri/runtime_handlers.ts";
+import { detectFeatures, openHandlers } from "./cri/runtime_handlers.ts";
 import { pinnedPatterns } from "./image/pinned.ts";
 
 export type Reloaded = ConfigChange & { files: string[]; warnings: string[] };
@@ -35,6 +35,7 @@ async function apply(context: Context, read: () => LoadedConfig): Promise<Reload
     if (!applied.includes(key)) applied.push(key);
   }
   context.handlers = handlers;
+  detectFeatures(handlers, log);
   context.images.pin(pinnedPatterns(config));
   warnings.push(...(await relaunchPlugins(context)));
   for (const warning of warnings) log.warn(warning);

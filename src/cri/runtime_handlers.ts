@@ -19,8 +19,7 @@ import type { Context, Handler } from "./context.ts";
 const baseSpecBytesMax = 4 << 20;
 
 /**
- * Opens every handler under its name, the default one under "" as well, and begins to detect their runtimes'
- * features, for which whoever needs them waits by another refresh(). @throws CriError INVALID_ARGUMENT for an
+ * Opens every handler under its name, the default one under "" as well. @throws CriError INVALID_ARGUMENT for an
  * unusable base spec.
  */
 export function openHandlers(config: Config, log: Log): Map<string, Handler> {
@@ -52,9 +51,16 @@ export function openHandlers(config: Config, log: Log): Map<string, Handler> {
     });
   }
   handlers.set("", handlers.get(config.defaultRuntime)!);
+  return handlers;
+}
+
+/**
+ * Begins to detect the features of all runtimes, for which whoever needs them waits by another refresh(). Each is a
+ * process, so this follows the start's own work.
+ */
+export function detectFeatures(handlers: ReadonlyMap<string, Handler>, log: Log): void {
   const failed = logFailure(log, "detecting the features of a runtime failed");
   for (const handler of handlers.values()) handler.refresh().catch(failed);
-  return handlers;
 }
 
 type Options = Partial<{ [Name in "root" | "criu_image_path" | "criu_work_path"]: string }> & {

@@ -1,4 +1,5 @@
 // Fits a table to the width of a terminal. Pure.
+import { beginning, cellsOf, ending, padded } from "./cells.ts";
 import { lineText } from "./text.ts";
 
 const gap = 2;
@@ -52,13 +53,13 @@ export function fitted(
   cut(kept, isWide, ({ header }) => !whole.has(header));
   cut(kept, isWide, () => true);
   const line = (row: readonly string[]) =>
-    kept.map(({ at, header, width }) => shortened(row[at] ?? "", header, width).padEnd(width));
+    kept.map(({ at, header, width }) => padded(shortened(row[at] ?? "", header, width), width));
   return rows.map((row) => `${line(row).join(" ".repeat(gap)).trimEnd()}\n`).join("");
 }
 
 function columnsOf(rows: readonly (readonly string[])[]): Column[] {
   return (rows[0] ?? []).map((header, at) => {
-    return { at, header, width: Math.max(...rows.map((row) => row[at]?.length ?? 0)) };
+    return { at, header, width: Math.max(...rows.map((row) => cellsOf(row[at] ?? ""))) };
   });
 }
 
@@ -76,10 +77,10 @@ function cut(
 }
 
 function shortened(text: string, header: string, width: number): string {
-  if (text.length <= width) return text;
-  if (header === "IMAGE") return `…${text.slice(text.length - width + 1)}`; // images differ at their ends
-  const end = cutInside.has(header) && width > endKept + 3 ? text.slice(-endKept) : "";
-  return `${text.slice(0, width - 1 - end.length)}…${end}`;
+  if (cellsOf(text) <= width) return text;
+  if (header === "IMAGE") return `…${ending(text, width - 1)}`; // images differ at their ends
+  const end = cutInside.has(header) && width > endKept + 3 ? ending(text, endKept) : "";
+  return `${beginning(text, width - 1 - cellsOf(end))}…${end}`;
 }
 
 /** "3 minutes ago" → "3m" */

@@ -1,5 +1,6 @@
 // Formats help texts of the command tree for 80 columns. Pure, apart from resolving lazily loaded commands.
 import type { ArgDef, ArgsDef, CommandDef, SubCommandsDef } from "citty";
+import { beginning, cellsOf } from "./cells.ts";
 
 /** Headings of the help and the commands below them, in the order of the help. */
 export type CommandGroups = Record<string, SubCommandsDef>;
@@ -153,7 +154,7 @@ export function wrapped(text: string, width: number): string[] {
   const lines: string[] = [];
   let line = "";
   for (const word of text.split(" ")) {
-    if (line !== "" && line.length + 1 + word.length > width) {
+    if (line !== "" && cellsOf(line) + 1 + cellsOf(word) > width) {
       lines.push(line);
       line = word;
     } else line = line === "" ? word : `${line} ${word}`;
@@ -166,5 +167,22 @@ const foldedColumnsMin = 20;
 /** Breaks a text at its spaces, and also longer words: no line is longer than `width`, if that has room for words. */
 export function folded(text: string, width: number): string[] {
   const columns = Math.max(width, foldedColumnsMin);
-  return wrapped(text.replaceAll(new RegExp(`\\S{${columns}}(?=\\S)`, "g"), "$& "), columns);
+  return wrapped(
+    text
+      .split(" ")
+      .map((word) => broken(word, columns))
+      .join(" "),
+    columns,
+  );
+}
+
+/** Puts a space behind each part of a word that is a line long. */
+function broken(word: string, columns: number): string {
+  const parts: string[] = [];
+  let rest = word;
+  while (cellsOf(rest) > columns) {
+    parts.push(beginning(rest, columns));
+    rest = rest.slice(parts.at(-1)!.length);
+  }
+  return [...parts, rest].join(" ");
 }

@@ -5,6 +5,7 @@ import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import { quoted } from "../base/text.ts";
 import type { Container, PodSandbox } from "../proto/types.ts";
+import { cellsOf, padded } from "./cells.ts";
 import type { Client } from "./client.ts";
 import { containerStates, podStates } from "./states.ts";
 import { age, shortId } from "./text.ts";
@@ -120,10 +121,10 @@ function newestFirst(a: Candidate, b: Candidate): number {
 
 function ambiguous(kind: Kind, text: string, found: readonly Candidate[]): CriError {
   const shown = found.slice(0, candidatesMax);
-  const width = Math.max(...shown.map(({ path }) => path.length));
+  const width = Math.max(...shown.map(({ path }) => cellsOf(path)));
   const lines = shown.map(({ id, path, state, createdNs }) => {
     const when = age(Number(createdNs)).toLowerCase();
-    return `\n  ${shortId(id)}  ${path.padEnd(width)}  ${state}, created ${when}`;
+    return `\n  ${shortId(id)}  ${padded(path, width)}  ${state}, created ${when}`;
   });
   const more = found.length - shown.length;
   if (more > 0) lines.push(`\n  and ${more} more`);

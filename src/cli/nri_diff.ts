@@ -5,6 +5,7 @@ import { exactIntegers, jsonText, jsonValue } from "../base/json.ts";
 import { printable } from "../base/text.ts";
 import { isulad } from "../proto/messages.js";
 import type { ListNriChangesResponse, NriChange, NriFieldChange } from "../proto/types.ts";
+import { cellsOf } from "./cells.ts";
 import { containerOperand, hostArg, withClient } from "./daemon_command.ts";
 import { checkFormat, screenColumns, show, tableFormatArgs } from "./format.ts";
 import { folded } from "./help.ts";
@@ -89,7 +90,7 @@ function fieldLines({ path, before, after }: NriFieldChange, columns: number): s
   }
   if (now === undefined) return painted(fold(sign.removed, `${name}: ${old}`, indent), "red");
   const line = `${indent}${sign.changed} ${name}: ${old} → ${now}`;
-  if (line.length <= columns) return [line];
+  if (cellsOf(line) <= columns) return [line];
   const inset = indent + indent;
   return [
     ...fold(sign.changed, `${name}:`, indent),

@@ -3,6 +3,7 @@
 import { toBigInt } from "../base/int64.ts";
 import { isulad } from "../proto/messages.js";
 import type { ImageProgress, LayerProgress } from "../proto/types.ts";
+import { beginning, cellsOf, ending } from "./cells.ts";
 import { say } from "./output.ts";
 import { size } from "./text.ts";
 
@@ -108,10 +109,11 @@ class Screen implements Disposable {
 
 /** Cuts the beginning of the image's name in "Pulling NAME": names differ at their ends. */
 export function titleLine(title: string, columns: number): string {
-  const excess = title.length - (columns - 1);
+  const room = columns - 1;
   const start = title.indexOf(" ") + 1;
-  if (excess <= 0) return title;
-  return `${title.slice(0, start)}…${title.slice(start + excess + 1)}`.slice(0, columns - 1);
+  if (cellsOf(title) <= room) return title;
+  const name = ending(title.slice(start), room - start - 1);
+  return beginning(`${title.slice(0, start)}…${name}`, room);
 }
 
 /** Computes the transfer rate over the last rateMs. */

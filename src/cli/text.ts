@@ -3,6 +3,7 @@ import type Long from "long";
 import { toBigInt } from "../base/int64.ts";
 import { exactIntegers, jsonText, jsonValue } from "../base/json.ts";
 import { printable } from "../base/text.ts";
+import { cellsOf, padded } from "./cells.ts";
 
 const columnWidthMin = 20;
 const columnGap = 3;
@@ -34,11 +35,11 @@ export function table(texts: readonly (readonly string[])[]): string {
   const widths: number[] = [];
   for (const row of rows) {
     for (const [column, cell] of row.entries()) {
-      widths[column] = Math.max(widths[column] ?? columnWidthMin, cell.length + columnGap);
+      widths[column] = Math.max(widths[column] ?? columnWidthMin, cellsOf(cell) + columnGap);
     }
   }
   const line = (row: readonly string[]) =>
-    row.map((cell, i) => (i === row.length - 1 ? cell : cell.padEnd(widths[i] ?? 0))).join("");
+    row.map((cell, i) => (i === row.length - 1 ? cell : padded(cell, widths[i] ?? 0))).join("");
   return rows.map((row) => `${line(row)}\n`).join("");
 }
 

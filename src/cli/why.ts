@@ -7,6 +7,7 @@ import { printable } from "../base/text.ts";
 import { isulad } from "../proto/messages.js";
 import type { PodTimeline, TimelineEntry } from "../proto/types.ts";
 import type { Client } from "./client.ts";
+import { beginning, cellsOf, padded } from "./cells.ts";
 import { completes, hostArg, withClient } from "./daemon_command.ts";
 import { checkFormat, screenColumns, show, tableFormatArgs } from "./format.ts";
 import { folded } from "./help.ts";
@@ -124,7 +125,7 @@ export function timelineText(
   if (dropped > 0)
     lines.push(`${dropped} older ${dropped === 1 ? "entry is" : "entries are"} gone`);
   const names = entries.map(({ container }) => clipped(container || ofPod));
-  const width = Math.max(0, ...names.map((name) => name.length));
+  const width = Math.max(0, ...names.map(cellsOf));
   const start = 10 + width + 2;
   let day = "";
   for (const [at, entry] of entries.entries()) {
@@ -132,7 +133,7 @@ export function timelineText(
     if (time.day !== day) lines.push(time.day);
     day = time.day;
     const [first = "", ...rest] = textLines(entry, columns - start);
-    lines.push(`${time.clock}  ${names[at]!.padEnd(width)}  ${first}`);
+    lines.push(`${time.clock}  ${padded(names[at]!, width)}  ${first}`);
     lines.push(...rest.map((line) => " ".repeat(start) + line));
   }
   return lines.map((line) => `${line}\n`).join("");
@@ -144,7 +145,7 @@ function sinceText(since: PodTimeline["began_at"]): string {
 }
 
 function clipped(name: string): string {
-  return name.length <= nameColumnsMax ? name : `${name.slice(0, nameColumnsMax - 1)}…`;
+  return cellsOf(name) <= nameColumnsMax ? name : `${beginning(name, nameColumnsMax - 1)}…`;
 }
 
 function textLines(entry: TimelineEntry, width: number): string[] {

@@ -18,24 +18,34 @@ export type ImageProgress = { image: string; layers: readonly LayerProgress[] };
 export type OnProgress = (progress: ImageProgress) => void;
 
 const stepBytes = 1 << 20;
+const stepMs = 500;
 
-/** Sums up the bytes of a job and reports the sum when it has grown by a MiB. */
+/**
+ * Sums up the bytes of a job and reports the sum when it has grown by a MiB, or after half a second: on a thin line
+ * a MiB takes long enough to look like a stall.
+ */
 export class ByteProgress {
   readonly #onProgress: (bytes: number) => void;
+  readonly #nowMs: () => number;
   #bytes = 0;
   #reported = 0;
+  #reportedMs: number;
 
-  constructor(onProgress: (bytes: number) => void) {
+  constructor(onProgress: (bytes: number) => void, nowMs = () => performance.now()) {
     this.#onProgress = onProgress;
+    this.#nowMs = nowMs;
+    this.#reportedMs = nowMs();
   }
 
   add(bytes: number): void {
     this.#bytes += bytes;
-    if (this.#bytes - this.#reported >= stepBytes) this.report();
+    const isStep = this.#bytes - this.#reported >= stepBytes;
+    if (isStep || this.#nowMs() - this.#reportedMs >= stepMs) this.report();
   }
 
   report(): void {
     this.#reported = this.#bytes;
+    this.#reportedMs = this.#nowMs();
     this.#onProgress(this.#bytes);
   }
 }

@@ -78,7 +78,7 @@ function levelOf(code: ErrorCode): Level {
 type Subjects = Pick<Context, "sandboxes" | "containers">;
 
 type Named = { metadata?: { name?: string | null; namespace?: string | null } | null };
-type Image = { image?: string | null };
+type Image = { image?: string | null; user_specified_image?: string | null };
 type Request = {
   config?: (Named & { image?: Image | null }) | null;
   sandbox_config?: Named | null;
@@ -102,6 +102,8 @@ export function subjectOf(context: Subjects, request: Request = {}) {
   };
 }
 
+/** Kubelets create containers by the image's id, and name the image beside it. */
 function imageName(image: Request["image"]): string | undefined {
-  return (typeof image === "string" ? image : image?.image) || undefined;
+  if (typeof image === "string") return image || undefined;
+  return image?.user_specified_image || image?.image || undefined;
 }

@@ -3,7 +3,7 @@ import { expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "../../../src/base/errors.ts";
 import type { Fields, Log } from "../../../src/base/log.ts";
-import { FailureLog } from "../../../src/cri/failure_log.ts";
+import { FailureLog, subjectOf } from "../../../src/cri/failure_log.ts";
 import { recordStore } from "../fakes.ts";
 
 test("names of any length that a client sends are kept and logged in part", async () => {
@@ -31,4 +31,14 @@ test("names of any length that a client sends are kept and logged in part", asyn
   ] as never);
   const lengths = logged.flatMap((fields) => Object.values(fields).map((text) => `${text}`.length));
   expect(Math.max(...lengths)).toBeLessThan(5_000);
+});
+
+test("an image has the name that its user gave it, not the id by which kubelets create containers", () => {
+  const context = { sandboxes: recordStore([]), containers: recordStore([]) } as never;
+  const image = { image: "sha256:059e", user_specified_image: "busybox:1" };
+  expect(subjectOf(context, { config: { image } }).image).toBe("busybox:1");
+  expect(subjectOf(context, { config: { image: { image: "sha256:059e" } } }).image).toBe(
+    "sha256:059e",
+  );
+  expect(subjectOf(context, { image: "busybox:2" }).image).toBe("busybox:2");
 });

@@ -65,3 +65,17 @@ test.each([
   const { status, stderr, error } = spawnSync(shell, ["-n"], { input: text, encoding: "utf8" });
   if (error === undefined) expect({ status, stderr }).toEqual({ status: 0, stderr: "" });
 });
+
+test("zsh shows what a word means only if that is known, where zsh is installed", () => {
+  const script = [
+    "compdef() { :; }",
+    '_describe() { print -rl -- "${(@)found}"; }',
+    "isulad-ts() { printf 'json\\ndefault/web\\tReady: yes\\nbusy:1\\n'; }",
+    'words=(isulad-ts inspect -o ""); CURRENT=4',
+    zshScript,
+    "_isulad_ts",
+  ].join("\n");
+  const { stdout, error } = spawnSync("zsh", ["-f"], { input: script, encoding: "utf8" });
+  const lines = ["json", String.raw`default/web:Ready\: yes`, String.raw`busy\:1`, ""];
+  if (error === undefined) expect(stdout.split("\n")).toEqual(lines);
+});

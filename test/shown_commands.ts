@@ -1,4 +1,4 @@
-// Finds the command lines of isulad-ts in README.md, CONTRIBUTING.md and docs/.
+// Finds the command lines of isulad-ts in README.md, CONTRIBUTING.md, SECURITY.md and docs/.
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 
@@ -7,7 +7,12 @@ const root = join(import.meta.dirname, "..");
 /** Returns the words behind `isulad-ts` of each command line, with its page. */
 export function shownCommands(): { page: string; words: string[] }[] {
   const guides = readdirSync(join(root, "docs")).filter((name) => name.endsWith(".md"));
-  const pages = ["README.md", "CONTRIBUTING.md", ...guides.map((name) => `docs/${name}`)];
+  const pages = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    ...guides.map((name) => `docs/${name}`),
+  ];
   return pages.flatMap((page) =>
     commandLines(readFileSync(join(root, page), "utf8")).map((words) => ({ page, words })),
   );
@@ -41,7 +46,7 @@ function commandsOf(line: string): string[][] {
 
 function ownArguments(words: string[]): string[] | undefined {
   const first = words.findIndex((word) => !/^(\$|sudo|[A-Z_]+=.*)$/.test(word));
-  return /^(.*\/)?isulad-ts$/.test(words[first] ?? "")
+  return /^(.*\/)?isulad-ts(-VERSION-TARGET)?$/.test(words[first] ?? "")
     ? words.slice(first + 1).filter((word) => word !== "…")
     : undefined;
 }

@@ -15,6 +15,7 @@ import {
 import { repeatable, UsageError } from "./options.ts";
 import { print } from "./output.ts";
 import { stopContainer } from "./stop_remove.ts";
+import { shortId } from "./text.ts";
 import { waitForExit } from "./wait_for_exit.ts";
 
 const sigkill = 9;
@@ -67,12 +68,15 @@ function send(pid: number, signal: number): void {
 export async function processOf(client: Client, id: string): Promise<number> {
   const { info } = await client.ContainerStatus({ container_id: id, verbose: true });
   const { pid = 0 } = jsonValue(info?.["info"] ?? "{}") as { pid?: number };
-  if (pid === 0) throw new CriError("FAILED_PRECONDITION", "is not running: see isulad-ts ps -a");
+  const name = `container ${shortId(id)}`;
+  if (pid === 0) {
+    throw new CriError("FAILED_PRECONDITION", `${name} is not running: see isulad-ts ps -a`);
+  }
   // Of a container in a guest, the id is one in the guest.
   const cgroups = await readTextIfExists(`/proc/${pid}/cgroup`);
   if (cgroups?.includes(id)) return pid;
   const advice = "isulad-ts exec reaches its processes";
-  throw new CriError("FAILED_PRECONDITION", `has no process of this host's: ${advice}`);
+  throw new CriError("FAILED_PRECONDITION", `${name} has no process of this host: ${advice}`);
 }
 
 export const wait = defineCommand({

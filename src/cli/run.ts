@@ -15,6 +15,7 @@ import { print, ReaderGone, readerGoneCode, say, writeOut } from "./output.ts";
 import { repeatable, UsageError } from "./options.ts";
 import { everyValue } from "./program.ts";
 import { follow } from "./progress.ts";
+import { requireTerminal } from "./terminal.ts";
 import { passInput, showTerminal } from "./run_attached.ts";
 import { containerConfig, nameOf, podConfig, runLabel, type RunOptions } from "./run_options.ts";
 import { completes, hostArg, withClient } from "./daemon_command.ts";
@@ -137,6 +138,7 @@ async function runImage(
   options: RunOptions,
   { pull, detach }: { pull: boolean; detach: boolean },
 ) {
+  if (!detach) requireTerminal(options);
   podConfig(options, "", ""); // Reports invalid options before an image is pulled.
   containerConfig(options, "", "");
   using interrupts = catchInterrupts();

@@ -3,6 +3,7 @@ import { basename, resolve } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
 import { procMasks } from "../base/proc_masks.ts";
+import { quoted } from "../base/text.ts";
 import { runtime } from "../proto/messages.js";
 import type {
   ContainerConfig,
@@ -39,6 +40,8 @@ export type RunOptions = {
 /** Label by which `run` finds its pod to remove it, even if RunPodSandbox's answer was lost. */
 export const runLabel = "isulad-ts.run";
 const namespace = "default";
+/** Of a DNS label, as which the name is the pod's hostname. */
+const nameMax = 63;
 
 export function podConfig(
   options: RunOptions,
@@ -48,7 +51,7 @@ export function podConfig(
   const name = nameOf(options);
   return {
     metadata: { name, uid, namespace, attempt: 0 },
-    hostname: options.hostNetwork ? "" : name.slice(0, 63),
+    hostname: options.hostNetwork ? "" : name,
     log_directory: logDirectory,
     port_mappings: options.ports.map(portMapping),
     labels: labels(options, uid),
@@ -123,9 +126,11 @@ export function nameOf(options: Pick<RunOptions, "image" | "name">): string {
   const name = source
     .toLowerCase()
     .replaceAll(/[^a-z0-9]+/g, "-")
-    .replaceAll(/^-+|-+$/g, "");
+    .replace(/^-/, "")
+    .slice(0, nameMax)
+    .replace(/-$/, "");
   if (options.name !== undefined && name !== options.name) {
-    const form = `lowercase letters, digits and "-", as in ${name || "a"}`;
+    const form = `at most ${nameMax} lowercase letters, digits and "-", as in ${name || "a"}`;
     throw invalid("--name", options.name, form);
   }
   return name || "pod";
@@ -205,5 +210,5 @@ function portMapping(text: string): PortMapping {
 }
 
 function invalid(option: string, text: string, form: string): CriError {
-  return new CriError("INVALID_ARGUMENT", `${option} "${text}": must have the form ${form}`);
+  return new CriError("INVALID_ARGUMENT", `${option} ${quoted(text)}: must have the form ${form}`);
 }

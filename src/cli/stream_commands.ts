@@ -13,7 +13,7 @@ import { repeatable, UsageError } from "./options.ts";
 import { containerOperand, hostArg, podOperand, secondsOf, withClient } from "./daemon_command.ts";
 import { startFailureCode } from "./start_exit_code.ts";
 import { openSpdy, runRemote } from "./stream_client.ts";
-import { input, rawTerminal, releaseInput, sizes } from "./terminal.ts";
+import { input, rawTerminal, releaseInput, requireTerminal, sizes } from "./terminal.ts";
 
 // Added to --timeout for the call's deadline, so that the daemon's own timeout comes first.
 const execMarginMs = 30_000;
@@ -46,13 +46,15 @@ export const exec = defineCommand({
   run: ({ args }) =>
     withClient(args, async (client, find) => {
       const [text = "", ...cmd] = args._;
-      if (cmd.length === 0) throw new UsageError("A command is required");
+      if (cmd.length === 0)
+        throw new UsageError("exec needs a command, such as sh, behind the container");
       const seconds = secondsOf(args.timeout, "--timeout");
       if (args.sync && (args.interactive || args.tty)) {
         throw new UsageError("--sync excludes -i and -t");
       }
       if (seconds > 0 && !args.sync) throw new UsageError("--timeout needs --sync");
       const wanted = { stdin: args.interactive === true, tty: args.tty === true };
+      requireTerminal(wanted);
       const { id: container_id } = await find.container(text);
       try {
         if (args.sync) return await execSync(client, { container_id, cmd }, seconds);

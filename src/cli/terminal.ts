@@ -1,4 +1,14 @@
 // Connects the user's terminal to a command in a container: raw input and window size.
+import { UsageError } from "./options.ts";
+
+/**
+ * Refuses -i with -t where standard input is a pipe or a file: no terminal passes on its end, and a shell would wait
+ * for ever. @throws UsageError
+ */
+export function requireTerminal({ stdin, tty }: { stdin: boolean; tty: boolean }): void {
+  if (!stdin || !tty || process.stdin.isTTY) return;
+  throw new UsageError("-i with -t needs a terminal as standard input: leave out -t");
+}
 
 /** Puts the terminal into raw mode until disposed; does nothing if standard input is not a terminal. */
 export function rawTerminal(): Disposable {

@@ -189,6 +189,15 @@ test("run exits with 125 for failures of isulad-ts, 126 and 127 for commands tha
   expect(result.stderr).toContain('--volume "nonsense"');
 });
 
+test.each(["run -it busybox sh", "exec -it web sh"])(
+  "%s without a terminal is refused, because sh would wait for ever",
+  async (line) => {
+    const result = await resultOf(isuladTs("unix:///none", ...line.split(" ")));
+    expect(result.code).toBe(125);
+    expect(result.stderr).toContain("leave out -t");
+  },
+);
+
 test("run stops the container when the reader closes its output", async () => {
   const { w, handlers } = world(async (w, write) => {
     while (w.pods.size > 0) {

@@ -23,6 +23,10 @@ test("the name is --name or the image's last part as a DNS label", () => {
   expect(nameOf({ image: "___" })).toBe("pod");
   expect(nameOf({ image: "x", name: "web-1" })).toBe("web-1");
   expect(() => nameOf({ image: "x", name: "Web" })).toThrow('--name "Web"');
+  const long = `${"a".repeat(62)}-${"b".repeat(300)}`;
+  expect(nameOf({ image: long })).toBe("a".repeat(62));
+  expect(() => nameOf({ image: "x", name: long })).toThrow("at most 63 lowercase letters");
+  expect(nameOf({ image: "x", name: "c".repeat(63) })).toBe("c".repeat(63));
 });
 
 test("variables have a value, or that of this process", () => {

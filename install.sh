@@ -63,7 +63,7 @@ install_npm() {
   say "installing npm"
   if have apt-get; then
     apt-get update >&2 || say "apt-get update failed; going on with the lists that are here"
-    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends npm >&2
+    DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends npm >&2
   else
     dnf install -y npm >&2
   fi

@@ -162,7 +162,11 @@ function packageManager(target: Target): "apt" | "dnf" | undefined {
   return finds(target, ["dnf"]) ? "dnf" : undefined;
 }
 
-async function aptInstall({ command, report }: Target, packages: string[]): Promise<void> {
+/** Installs Debian's packages; while another program holds the lock of dpkg, it waits. */
+export async function aptInstall(
+  { command, report }: Pick<Target, "command" | "report">,
+  packages: string[],
+): Promise<void> {
   try {
     await command(["apt-get", "update"]);
   } catch (error) {
@@ -170,7 +174,9 @@ async function aptInstall({ command, report }: Target, packages: string[]): Prom
       `apt-get update failed, going on with the package lists of this machine: ${messageOf(error)}`,
     );
   }
-  const argv = ["apt-get", "install", "-y", "--no-install-recommends", ...packages];
+  // After its first boot a machine often updates itself (unattended-upgrades), which takes minutes.
+  const wait = "DPkg::Lock::Timeout=300";
+  const argv = ["apt-get", "-o", wait, "install", "-y", "--no-install-recommends", ...packages];
   await command(argv, { DEBIAN_FRONTEND: "noninteractive" });
 }
 

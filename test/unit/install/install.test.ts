@@ -21,7 +21,7 @@ import { targetOf } from "../../../src/cli/install.ts";
 import { alone, lockWithFile } from "../../../src/install/alone.ts";
 import { install } from "../../../src/install/install.ts";
 import { manifestPath } from "../../../src/install/manifest.ts";
-import { missingPrograms } from "../../../src/install/programs.ts";
+import { aptInstall, missingPrograms } from "../../../src/install/programs.ts";
 import { uninstall } from "../../../src/install/uninstall.ts";
 import { cniList, daemonJson, unit } from "../../../src/proto/installed_files.ts";
 import {
@@ -226,6 +226,16 @@ describe("programs", () => {
     writeFileSync(join(bundle, "runc"), "runc 1");
     await install(target(), options());
     expect(existsSync(join(root, "usr/local/sbin/runc"))).toBe(false);
+  });
+
+  test("of Debian's packages wait while another program holds the lock of dpkg", async () => {
+    const calls: string[][] = [];
+    const command = (argv: string[]) => Promise.resolve(void calls.push(argv));
+    await aptInstall({ command, report: (line) => said.push(line) }, ["runc"]);
+    expect(calls.map((argv) => argv.join(" "))).toEqual([
+      "apt-get update",
+      "apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends runc",
+    ]);
   });
 
   test("that are missing are named for a root folder, which gets no packages", async () => {

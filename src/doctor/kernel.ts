@@ -87,7 +87,7 @@ export function checkCgroupDriver(node: Node, { systemdCgroup }: Config): Findin
   }
   if (kubeletDriver === "" || kubeletDriver === name) return { check, state: "ok", detail: name };
   const detail = `${name}, but the kubelet's configuration has cgroupDriver: ${kubeletDriver}`;
-  const mend = `drain the node, set "systemd-cgroup": ${!systemdCgroup}, and restart (a kubelet from 1.28 on asks the daemon instead)`;
+  const mend = `drain the node, set "systemd-cgroup": ${!systemdCgroup}, and restart (a kubelet from 1.31 on asks the daemon instead)`;
   return { check, state: "warn", detail, mend };
 }
 

@@ -230,7 +230,7 @@ describe("programs", () => {
 
   test("of Debian's packages wait while another program holds the lock of dpkg", async () => {
     const calls: string[][] = [];
-    const command = (argv: string[]) => Promise.resolve(void calls.push(argv));
+    const command = (argv: string[]) => Promise.resolve(`call ${calls.push(argv)}`);
     await aptInstall({ command, report: (line) => said.push(line) }, ["runc"]);
     expect(calls.map((argv) => argv.join(" "))).toEqual([
       "apt-get update",

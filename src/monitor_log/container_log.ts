@@ -10,6 +10,7 @@ import { dirname } from "node:path";
 import {
   Descriptor,
   discard,
+  isFull,
   pipe,
   readNow,
   setPipeSize,
@@ -30,7 +31,11 @@ import {
 import { Tap, type Sink } from "./tap.ts";
 
 /** A stream that is peeked before it is consumed; data is valid until the next peek of any source. */
-type Source = { peek: () => { data: Buffer; state: Turn }; take: (bytes: number) => void };
+type Source = {
+  peek: () => { data: Buffer; state: Turn };
+  take: (bytes: number) => void;
+  isFull: () => boolean;
+};
 /** A terminal has one stream, stdout. lineBytes: the log's limit of a line. */
 export type LogStreams = {
   stdout?: Released;
@@ -38,7 +43,14 @@ export type LogStreams = {
   terminal: boolean;
   lineBytes?: number | undefined;
 };
-type LogInput = Input & { stream: Stream; source: Source; tap: Tap; hasWriter: boolean };
+/** part: bytes of the start of a line that the last turn has left in the stream. */
+type LogInput = Input & {
+  stream: Stream;
+  source: Source;
+  tap: Tap;
+  hasWriter: boolean;
+  part: number;
+};
 
 /** More than a line may have: only what is read at once shows a line's end. */
 const readBytes = 128 << 10;
@@ -79,7 +91,7 @@ function fifoSource(fifo: Descriptor): Source {
     return { data: scratch.subarray(0, count), state };
   };
   const take = (bytes: number) => discard(fifo, devNull, bytes);
-  return { peek, take };
+  return { peek, take, isFull: () => isFull(fifo) };
 }
 
 function terminalSource(terminal: Descriptor): Source {
@@ -93,7 +105,8 @@ function terminalSource(terminal: Descriptor): Source {
     ended ||= count === 0;
     return { data: buffered, state: ended ? "end" : count > 0 ? "more" : "empty" };
   };
-  return { peek, take: (bytes) => (buffered = buffered.subarray(bytes)) };
+  const take = (bytes: number) => (buffered = buffered.subarray(bytes));
+  return { peek, take, isFull: () => false };
 }
 
 /** Writes container output in CRI's format. While the disk refuses writes, nothing is read. */
@@ -124,10 +137,16 @@ export class ContainerLog {
 
   #input(stream: Stream, descriptor: Descriptor): LogInput {
     const source = this.#terminal ? terminalSource(descriptor) : fifoSource(descriptor);
-    const turn = () => this.#turn(input);
-    const hungUp = () => (input.hasWriter = false);
-    const tap = new Tap();
-    const input: LogInput = { descriptor, stream, source, tap, turn, hungUp, hasWriter: true };
+    const input: LogInput = {
+      descriptor,
+      stream,
+      source,
+      tap: new Tap(),
+      turn: () => this.#turn(input),
+      hungUp: () => (input.hasWriter = false),
+      hasWriter: true,
+      part: 0,
+    };
     return input;
   }
 
@@ -159,13 +178,19 @@ export class ContainerLog {
   }
 
   /** Writes the present content of one stream. */
-  #turn({ stream, source, tap }: LogInput): Turn {
+  #turn(input: LogInput): Turn {
+    const { stream, source, tap } = input;
     if (this.#blocked || tap.waiting) return "empty";
     const { data, state } = source.peek();
-    const used = this.#cut(stream, data);
+    let used = this.#cut(stream, data);
+    if (used === 0 && data.length > 0 && data.length === input.part && isStuck(input)) {
+      rest(stream, data, output);
+      used = data.length;
+    }
+    input.part = data.length - used;
     if (used > 0 && !this.#write()) return "empty";
     tap.offer(data, used);
-    if (used === 0) return state === "some" ? "empty" : state; // the start of a line
+    if (used === 0) return state === "some" ? "part" : state;
     source.take(used);
     return state === "empty" ? "more" : state;
   }
@@ -260,6 +285,14 @@ export class ContainerLog {
       this.#file = "not open";
     }
   }
+}
+
+/**
+ * True where the start of a line fills the FIFO, so that the line can never end there: a program can make the
+ * FIFO smaller, and splice(2) or O_DIRECT take a page of it for each piece.
+ */
+function isStuck({ hasWriter, source }: LogInput): boolean {
+  return hasWriter && source.isFull();
 }
 
 /** Closes the log; ignores close(2)'s errors, by which NFS reports failed writes. */

@@ -1,6 +1,9 @@
 // Watches the descriptors of a log thread. Each belongs to one input, which gets turns and is closed once.
 // Events carry the tag of their watch, so a late event never reaches another descriptor that has reused the
 // number.
+//
+// A FIFO in which the start of a line is left is looked at again after a while: the kernel reports no input
+// while a write(2) larger than its room fills it and waits, unless it was empty before.
 import type { Descriptor } from "../sys/descriptor.ts";
 import { Epoll, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, Tags, wakeTag } from "../sys/epoll.ts";
 import type { Turn } from "./log_lines.ts";
@@ -18,6 +21,9 @@ export type Input = {
 
 /** Consecutive turns of one input: enough to empty a FIFO. */
 const maxTurns = 64;
+/** Pauses between the looks at the start of a line: doubled from the first to the last. */
+const firstLookMs = 1;
+const lastLookMs = 2_048;
 
 export class Inputs implements Disposable {
   readonly #epoll = new Epoll();
@@ -25,6 +31,8 @@ export class Inputs implements Disposable {
   readonly #open = new Map<Input, number>();
   /** Inputs that may have work: epoll reports each edge only once. */
   readonly #ready = new Set<Input>();
+  /** Inputs with the start of a line, and the time (performance.now()) of the next look. */
+  readonly #parts = new Map<Input, { lookAt: number; pauseMs: number }>();
 
   /** wake: becomes readable to make `wait` return. */
   constructor(wake: Descriptor) {
@@ -57,13 +65,14 @@ export class Inputs implements Disposable {
     this.#open.delete(input);
     this.#tags.delete(tag);
     this.#ready.delete(input);
+    this.#parts.delete(input);
     this.#epoll.remove(input.descriptor);
     input.descriptor.close();
   }
 
   /** Waits up to timeoutMs (-1: for ever) for events. wakened: the wake-up's; any: at least one. */
   wait(timeoutMs: number): { wakened: boolean; any: boolean } {
-    const news = this.#epoll.wait(timeoutMs);
+    const news = this.#epoll.wait(this.#untilLook(timeoutMs));
     for (const { tag, events } of news) {
       const input = this.#tags.get(tag);
       if (input === undefined) continue;
@@ -71,7 +80,26 @@ export class Inputs implements Disposable {
       if ((events & EPOLLERR) !== 0) input.cut?.();
       if ((events & EPOLLHUP) !== 0) input.hungUp?.();
     }
+    this.#look();
     return { wakened: news.some(({ tag }) => tag === wakeTag), any: news.length > 0 };
+  }
+
+  /** Shortens a wait, so that it ends at the next look. */
+  #untilLook(timeoutMs: number): number {
+    const next = Math.min(...this.#parts.values().map(({ lookAt }) => lookAt));
+    if (next === Infinity) return timeoutMs;
+    const ms = Math.max(0, Math.ceil(next - performance.now()));
+    return timeoutMs < 0 ? ms : Math.min(timeoutMs, ms);
+  }
+
+  #look(): void {
+    const now = performance.now();
+    for (const [input, part] of this.#parts) {
+      if (part.lookAt > now) continue;
+      part.pauseMs = Math.min(part.pauseMs * 2, lastLookMs);
+      part.lookAt = now + part.pauseMs;
+      this.#ready.add(input);
+    }
   }
 
   /** Gives each input that may have work one turn. */
@@ -83,7 +111,7 @@ export class Inputs implements Disposable {
   drain(input: Input): boolean {
     for (let turns = 0; turns < maxTurns; turns++) {
       const state = this.#turn(input);
-      if (state === "end" || state === "empty") return true;
+      if (state === "end" || state === "empty" || state === "part") return true;
     }
     return false;
   }
@@ -91,7 +119,11 @@ export class Inputs implements Disposable {
   #turn(input: Input): Turn {
     const state = this.#open.has(input) ? input.turn() : "end";
     if (state === "end") this.close(input);
-    if (state === "end" || state === "empty") this.#ready.delete(input);
+    if (state === "end" || state === "empty" || state === "part") this.#ready.delete(input);
+    if (state !== "part") this.#parts.delete(input);
+    else if (!this.#parts.has(input)) {
+      this.#parts.set(input, { lookAt: performance.now() + firstLookMs, pauseMs: firstLookMs });
+    }
     return state;
   }
 

@@ -19,8 +19,11 @@ export function timestamp(): string {
 }
 
 export type Stream = "stdout" | "stderr";
-/** The result of a turn: there is more, all was taken, there was nothing, the stream has ended. */
-export type Turn = "more" | "some" | "empty" | "end";
+/**
+ * The result of a turn: there is more, all was taken, only the start of a line is there, there was nothing,
+ * the stream has ended.
+ */
+export type Turn = "more" | "some" | "part" | "empty" | "end";
 
 /**
  * Formats the complete lines at the start of data into out; returns their bytes. The rest is an incomplete

@@ -137,16 +137,30 @@ export function unreadBytes({ fd }: Descriptor): number {
 }
 
 /** True when no process has the pipe open for writing; bytes may be left in it. */
-export function hasHungUp({ fd }: Descriptor): boolean {
+export function hasHungUp(reader: Descriptor): boolean {
   const POLLHUP = 0x10;
+  return (pollNow(reader, 0) & POLLHUP) !== 0;
+}
+
+/** True when a write to the FIFO would wait for room. reader: its reading end. */
+export function isFull({ fd }: Descriptor): boolean {
+  const POLLOUT = 4;
+  // Only a writing end tells.
+  using writer = Descriptor.open(`/proc/self/fd/${fd}`, constants.O_WRONLY | constants.O_NONBLOCK);
+  return (pollNow(writer, POLLOUT) & POLLOUT) === 0;
+}
+
+/** Returns what poll(2) tells of a descriptor now. */
+function pollNow({ fd }: Descriptor, events: number): number {
   const { call, errno } = libc();
   const pollfd = new DataView(new ArrayBuffer(8)); // struct pollfd: fd, events, revents
   pollfd.setInt32(0, fd, true);
+  pollfd.setInt16(4, events, true);
   // A pending signal interrupts it although it does not wait.
   while (Number(call.poll(new Uint8Array(pollfd.buffer), 1, 0)) < 0) {
     if (errno[0] !== EINTR) throw failure("poll", errno[0]!, `descriptor ${fd}`);
   }
-  return (pollfd.getInt16(6, true) & POLLHUP) !== 0;
+  return pollfd.getInt16(6, true);
 }
 
 /**

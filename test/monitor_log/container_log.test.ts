@@ -1,7 +1,7 @@
 // Tests a container's log from its streams to its disk: it has everything that the container wrote, and
 // nothing else.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { spawnSync } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
 import {
   closeSync,
   constants,
@@ -16,10 +16,13 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { ContainerLog } from "../../src/monitor_log/container_log.ts";
+import { Inputs } from "../../src/monitor_log/inputs.ts";
 import type { Turn } from "../../src/monitor_log/log_lines.ts";
-import { Descriptor, setPipeSize } from "../../src/sys/descriptor.ts";
+import { Descriptor, eventfd, setPipeSize } from "../../src/sys/descriptor.ts";
 import { mkfifo } from "../../src/sys/path.ts";
+import { pace } from "../expect.ts";
 
 const dir = mkdtempSync(join(tmpdir(), "isulad-log-"));
 let serial = 0;
@@ -89,8 +92,40 @@ describe("a container's log", () => {
     expect(it.turn()).toBe("some");
     expect(it.turn()).toBe("empty");
     writeSync(it.container, "the start of a line");
-    expect(it.turn()).toBe("empty");
+    expect(it.turn()).toBe("part");
     expect(it.text).toBe(`F ${line}`.repeat(200));
+  });
+
+  test("has all of a write(2) larger than the FIFO, in which the start of a line is left", async () => {
+    using it = new Fixture();
+    setPipeSize(it.stdout, 1 << 20);
+    using wake = eventfd();
+    using inputs = new Inputs(wake);
+    inputs.add(it.log.inputs[0]!);
+    const bytes = 20_000_000;
+    const argv = ["if=/dev/zero", `bs=${bytes}`, "count=1"];
+    const writer = spawn("dd", argv, { stdio: ["ignore", it.container, "ignore"] });
+    const end = performance.now() + 20_000 * pace;
+    while (writer.exitCode === null && performance.now() < end) {
+      inputs.wait(20);
+      while (inputs.anyReady) inputs.turns();
+      await sleep(0);
+    }
+    writer.kill("SIGKILL");
+    it.log.writeRest();
+    expect(it.text.replaceAll(/[^\0]/g, "").length).toBe(bytes);
+  });
+
+  test("has the start of a line as a partial line where it fills the FIFO", () => {
+    using it = new Fixture();
+    setPipeSize(it.stdout, 8192);
+    writeSync(it.container, "x".repeat(4096));
+    expect([it.turn(), it.turn()]).toEqual(["part", "part"]);
+    writeSync(it.container, "y");
+    expect([it.turn(), it.turn(), it.turn()]).toEqual(["part", "some", "empty"]);
+    writeSync(it.container, "z\n");
+    it.turns();
+    expect(it.text).toBe(`P ${"x".repeat(4096)}y\nF z\n`);
   });
 
   test("writes the rest at the end as a partial line, and takes it", () => {

@@ -21,36 +21,48 @@ export function freeSubnet(): string {
   }
 }
 
-/** True when a process runs `program` for this folder. */
-function serves(pid: number, program: string, dir: string): boolean {
+/** A process that looks as if it ran a program for a folder. */
+type Candidate = { pid: number; parent: number; command: string };
+
+/** Returns undefined for a process that does not run `program` for this folder, or has ended. */
+function candidate(pid: number, program: string, dir: string): Candidate | undefined {
   try {
-    const running = readlinkSync(`/proc/${pid}/exe`).replace(" (deleted)", "");
-    const facts = ["cmdline", "environ"].map((name) =>
-      readFileSync(`/proc/${pid}/${name}`, "utf8"),
-    );
-    return basename(running) === basename(program) && facts.some((text) => text.includes(dir));
+    if (!runs(pid, program)) return undefined;
+    // The parent is read now: once the process has ended, it has none.
+    const parent = parentOf(pid);
+    const command = textOf(pid, "cmdline");
+    const isForFolder = command.includes(dir) || textOf(pid, "environ").includes(dir);
+    // Once more: the command line may be that of a program which it has begun to run meanwhile.
+    return isForFolder && runs(pid, program) ? { pid, parent, command } : undefined;
   } catch {
-    return false; // It ended meanwhile.
+    return undefined; // It ended meanwhile.
   }
 }
 
 /** Returns the processes that run `program` for this folder. */
 export function processesOf(program: string, about: { dir: string; except: number }): number[] {
   const found = readdirSync("/proc")
-    .filter((name) => /^\d+$/.test(name) && Number(name) !== about.except)
-    .map(Number)
-    .filter((pid) => serves(pid, program, about.dir));
-  // A child that does not run its own program yet looks like its parent.
-  return found.filter((pid) => !found.includes(parentOf(pid)));
+    .filter((name) => /^\d+$/.test(name))
+    .map((name) => candidate(Number(name), program, about.dir))
+    .filter((one) => one !== undefined);
+  const byPid = new Map(found.map((one) => [one.pid, one]));
+  // A child has the executable and the arguments of its parent until it runs its own program.
+  const isChild = ({ parent, command }: Candidate) =>
+    byPid.has(parent) && (parent !== about.except || byPid.get(parent)!.command === command);
+  return found.filter((one) => one.pid !== about.except && !isChild(one)).map(({ pid }) => pid);
 }
 
-/** Returns 0 for a process that has ended. */
+function runs(pid: number, program: string): boolean {
+  const running = readlinkSync(`/proc/${pid}/exe`).replace(" (deleted)", "");
+  return basename(running) === basename(program);
+}
+
+function textOf(pid: number, name: string): string {
+  return readFileSync(`/proc/${pid}/${name}`, "utf8");
+}
+
 function parentOf(pid: number): number {
-  try {
-    return Number(/^PPid:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))![1]);
-  } catch {
-    return 0;
-  }
+  return Number(/^PPid:\s+(\d+)/m.exec(textOf(pid, "status"))![1]);
 }
 
 export function end(pid: number): void {

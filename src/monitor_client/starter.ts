@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { type Log, logFailure } from "../base/log.ts";
 import { spawn } from "../sys/children.ts";
 import { Descriptor } from "../sys/descriptor.ts";
-import { kill, processIds, processState, startTime } from "../sys/process.ts";
+import { kill, lineageOf, processIds, processState, startTime } from "../sys/process.ts";
 import { trimMonitorLogFile, monitorLogFile } from "../monitor/monitor_log_file.ts";
 import type { Candidate } from "./connection.ts";
 import { monitorArgs } from "../monitor/protocol.ts";
@@ -91,13 +91,17 @@ export class Starter {
 function monitorsOf(state: string): number[] {
   const here = statSync(state);
   const args = `\0${monitorArgs(state).join("\0")}\0`;
-  return processIds().filter((pid) => {
+  const found = new Map<number, number | undefined>();
+  for (const pid of processIds()) {
     try {
-      if (!readFileSync(`/proc/${pid}/cmdline`, "utf8").includes(args)) return false;
+      const parent = lineageOf(pid)?.parent;
+      if (!readFileSync(`/proc/${pid}/cmdline`, "utf8").includes(args)) continue;
       const there = statSync(`/proc/${pid}/root${state}`);
-      return there.dev === here.dev && there.ino === here.ino;
+      if (there.dev === here.dev && there.ino === here.ino) found.set(pid, parent);
     } catch {
-      return false; // it has ended
+      // It has ended.
     }
-  });
+  }
+  // A child has the arguments of its monitor until it runs its own program.
+  return [...found.keys()].filter((pid) => !found.has(found.get(pid) ?? -1));
 }

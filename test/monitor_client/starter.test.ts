@@ -1,5 +1,6 @@
 // Tests monitors that end at once: the daemon starts them at growing intervals, and bounds their log file.
 import { afterAll, expect, test } from "bun:test";
+import { execFileSync } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -12,7 +13,9 @@ import {
   upgrade,
   type Searching,
 } from "../../src/monitor_client/connection.ts";
+import { monitorArgs } from "../../src/monitor/protocol.ts";
 import { Starter } from "../../src/monitor_client/starter.ts";
+import { childrenOf, hasEnded, kill } from "../../src/sys/process.ts";
 import { until } from "../expect.ts";
 
 const state = mkdtempSync(join(tmpdir(), "isulad-starter-"));
@@ -51,6 +54,26 @@ test("a monitor that is being upgraded is waited for, and replaced when it ends"
     searching = step(searching, starter);
     return starts();
   });
+});
+
+test("of the monitors that do not serve, none is a child that does not run its own program yet", async () => {
+  const fifo = join(state, "fifo");
+  execFileSync("mkfifo", [fifo]);
+  // A shell in the place of the executable: between brackets it runs a copy of itself.
+  const argv = ["sh", "-c", `(read line <${fifo}); true`, ...monitorArgs(state)];
+  const [serving, other] = [Bun.spawn(argv), Bun.spawn(argv)];
+  const childOf = async ({ pid }: { pid: number }) => {
+    await until("it has a child", () => childrenOf(pid).length === 1);
+    return childrenOf(pid)[0]!;
+  };
+  const children = [await childOf(serving), await childOf(other)];
+  const starter = starterOf(`read line <${fifo}`);
+  starter.start();
+  starter.killOthers(serving.pid);
+  await until("the other one has ended", () => other.signalCode === "SIGKILL");
+  expect([...children, serving.pid].map(hasEnded)).toEqual([false, false, false]);
+  for (const pid of [serving.pid, ...children]) kill(pid);
+  starter.oust("all");
 });
 
 test("the monitors' log file is cut to its newest whole lines", () => {

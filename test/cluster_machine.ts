@@ -22,6 +22,15 @@ export const labAddress = "10.240.0.1";
 export const podNetworkOf = (index: number) => `10.244.${index}.0/24`;
 const addressOf = (index: number) => `10.240.0.${10 + index}`;
 
+/**
+ * Returns the hardware address for an address in the lab's network. The kernel would choose another at each boot, and
+ * a bridge takes that of one of its ports; neighbours that know the one before send to it until they ask again.
+ */
+export function hardwareAddressOf(address: string): string {
+  const bytes = address.split(".").map((byte) => Number(byte).toString(16).padStart(2, "0"));
+  return `02:00:${bytes.join(":")}`; // 02: assigned by the network's administrator
+}
+
 /** Real folders: an overlay cannot be the upper layer of another, and a tmpfs would count as memory. */
 const folders = [
   "var/lib/isulad",
@@ -76,7 +85,7 @@ const ip = (...words: string[]) => must("ip", words.join(" ").split(" "));
 /** Makes the network to which machines are connected; it belongs to the network namespace of the caller. */
 export function makeLab(): void {
   ip("link set lo up");
-  ip("link add", bridge, "type bridge");
+  ip("link add", bridge, "address", hardwareAddressOf(labAddress), "type bridge");
   ip("addr add", `${labAddress}/24`, "dev", bridge);
   ip("link set", bridge, "up");
 }
@@ -184,7 +193,8 @@ export class Machine {
     this.#unshare = child;
     this.#pid = await childOf(child, this.name);
     const outside = `v${this.name}`;
-    ip("link add", outside, "type veth peer name eth0 netns", String(this.#pid));
+    const hardware = hardwareAddressOf(this.address);
+    ip("link add", outside, "type veth peer name eth0 address", hardware, "netns", `${this.#pid}`);
     ip("link set", outside, "master", bridge, "up");
     this.run("ip", "addr", "add", `${this.address}/24`, "dev", "eth0");
     this.run("ip", "link", "set", "eth0", "up");

@@ -1,6 +1,7 @@
 // Runs a day's churn in an hour: pods with three containers come and go, images are pulled and collected, logs rotated:
-// `bun test/churn.ts [--pods 5000] [--round 50] [--runtime isulad-ts|containerd] [--again]`. After each round nothing may be
+// `bun test/churn.ts [--pods 5000] [--round 50] [--runtimes isulad-ts,containerd] [--again]`. After each round nothing may be
 // left; memory and descriptors must not grow, and no call may become slower. First, leaks that it plants must be found.
+// Several runtimes take turns, a round each, so that other work on the machine disturbs them alike.
 // Progress is recorded in test/.cache/churn-RUNTIME.json: SIGINT ends a run after its round, and the next one goes on
 // with a fresh daemon. Needs root and docker-registry; containerd is built from its Go module.
 import { randomBytes } from "node:crypto";
@@ -10,8 +11,8 @@ import process from "node:process";
 import { parseArgs } from "node:util";
 import { medians, timed, type Times } from "./call_times.ts";
 import { churnPod, type Stage } from "./churn_pod.ts";
-import { callLines, faultsOf, growthKib, type Round } from "./churn_verdict.ts";
-import { cniBin, Containerd, containerdPrograms } from "./containerd.ts";
+import { callLines, comparison, faultsOf, growthKib, type Round } from "./churn_verdict.ts";
+import { cniBin, Containerd, containerdPrograms, sameParts } from "./containerd.ts";
 import { cpuMs, yardstick } from "./cpu_time.ts";
 import { type Daemon, startDaemon } from "./harness.ts";
 import { busyboxImage } from "./image_maker.ts";
@@ -32,6 +33,9 @@ type Run = {
   /** The rounds of each daemon: the run and its resumptions. */
   pieces: Round[][];
 };
+
+/** bin: as start() takes it. */
+type Wish = { pods: number; again: boolean; bin: string | undefined };
 
 const parallel = 5;
 const imagesInRound = 4;
@@ -157,16 +161,15 @@ class Churn {
   }
 }
 
-async function start(runtime: string, registry: Registry): Promise<Daemon> {
-  if (runtime === "containerd") {
-    const bin = buildKubernetes(cache, containerdPrograms);
-    return Containerd.run(bin, registry);
-  }
-  const config = {
+/** bin: the folder of containerd and runc, where containerd is one of the runtimes: both use that runc. */
+async function start(runtime: string, registry: Registry, bin?: string): Promise<Daemon> {
+  if (runtime === "containerd") return Containerd.run(bin!, registry);
+  const alone = {
     "insecure-registries": [registry.host],
     "cni-bin-dir": cniBin,
     "log-level": "INFO",
   };
+  const config = bin === undefined ? alone : sameParts(bin, registry);
   return startDaemon({ config, image: false, detached: true });
 }
 
@@ -184,42 +187,106 @@ function report(rounds: Round[]): void {
   for (const line of callLines(rounds)) console.log(line);
 }
 
+/** The churn of one runtime, and its record. */
+class Contender implements AsyncDisposable {
+  readonly runtime: string;
+  readonly record: Run;
+  readonly #file: string;
+  readonly #daemon: Daemon;
+  readonly #churn: Churn;
+  readonly #piece: Round[] = [];
+
+  private constructor(record: Run, file: string, daemon: Daemon, registry: Registry) {
+    this.runtime = record.runtime;
+    this.record = record;
+    this.#file = file;
+    this.#daemon = daemon;
+    this.#churn = new Churn(daemon, registry);
+    record.pieces.push(this.#piece);
+  }
+
+  static async start(runtime: string, registry: Registry, wish: Wish): Promise<Contender> {
+    const file = join(cache, `churn-${runtime}.json`);
+    const record = resumed<Run>(file, { runtime, pieces: [] }, wish);
+    if (podsOf(record) >= wish.pods) record.pieces = [];
+    if (podsOf(record) > 0) console.log(`${runtime} goes on after ${podsOf(record)} pods`);
+    const contender = new Contender(
+      record,
+      file,
+      await start(runtime, registry, wish.bin),
+      registry,
+    );
+    try {
+      await contender.#churn.prepare();
+      return contender;
+    } catch (error) {
+      await contender[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+
+  get podsDone(): number {
+    return podsOf(this.record);
+  }
+
+  async round(pods: number): Promise<void> {
+    const round = await this.#churn.round(pods);
+    this.#piece.push(round);
+    writeFileSync(this.#file, JSON.stringify(this.record));
+    const { leaks, problems } = round;
+    console.log(
+      `${new Date().toISOString()} ${this.runtime}: ${this.podsDone} pods, ${(round.ms / 1000).toFixed(0)} s, ` +
+        `${Math.round(round.pssKib / 1024)} MiB, ${round.descriptors} descriptors, ` +
+        `${round.podCpuMs.toFixed(0)} ms CPU a pod, ${leaks.length} leaks`,
+    );
+    for (const fault of [...leaks, ...problems]) console.log(`  ${fault}`);
+  }
+
+  /** Prints its figures; returns its faults. */
+  report(): string[] {
+    console.log(this.runtime);
+    for (const rounds of this.record.pieces.filter(({ length }) => length > 0)) report(rounds);
+    return this.record.pieces.flatMap(faultsOf).map((fault) => `${this.runtime}: ${fault}`);
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#daemon[Symbol.asyncDispose]();
+  }
+}
+
+const podsOf = ({ pieces }: Run) => pieces.flat().reduce((sum, { pods }) => sum + pods, 0);
+
 async function main(): Promise<number> {
   const { values } = parseArgs({
     options: {
       pods: { type: "string", default: "5000" },
       round: { type: "string", default: "50" },
-      runtime: { type: "string", default: "isulad-ts" },
+      runtimes: { type: "string", default: "isulad-ts" },
       again: { type: "boolean", default: false },
     },
   });
-  const file = join(cache, `churn-${values.runtime}.json`);
-  const fresh: Run = { runtime: values.runtime, pieces: [] };
-  const record = resumed(file, fresh, { again: values.again });
-  const podsDone = () => record.pieces.flat().reduce((sum, { pods }) => sum + pods, 0);
-  if (podsDone() >= Number(values.pods)) record.pieces = [];
-  if (podsDone() > 0) console.log(`going on after ${podsDone()} pods`);
-  const piece: Round[] = [];
-  record.pieces.push(piece);
-  await using registry = await startRegistry();
-  await using daemon = await start(values.runtime, registry);
-  const churn = new Churn(daemon, registry);
-  await churn.prepare();
+  const runtimes = values.runtimes.split(",");
+  const bin = runtimes.includes("containerd")
+    ? buildKubernetes(cache, containerdPrograms)
+    : undefined;
+  const wish: Wish = { pods: Number(values.pods), again: values.again, bin };
+  await using things = new AsyncDisposableStack();
+  const registry = things.use(await startRegistry());
+  const contenders: Contender[] = [];
+  for (const runtime of runtimes)
+    contenders.push(things.use(await Contender.start(runtime, registry, wish)));
   const ending = new AbortController();
   process.on("SIGINT", () => ending.abort());
-  while (podsDone() < Number(values.pods) && !ending.signal.aborted) {
-    const round = await churn.round(Number(values.round));
-    piece.push(round);
-    writeFileSync(file, JSON.stringify(record));
-    const { leaks, problems } = round;
-    console.log(
-      `${new Date().toISOString()} ${podsDone()} pods, ${(round.ms / 1000).toFixed(0)} s, ${Math.round(round.pssKib / 1024)} MiB, ` +
-        `${round.descriptors} descriptors, ${round.podCpuMs.toFixed(0)} ms CPU a pod, ${leaks.length} leaks`,
-    );
-    for (const fault of [...leaks, ...problems]) console.log(`  ${fault}`);
+  for (;;) {
+    const left = contenders.filter(({ podsDone }) => podsDone < wish.pods);
+    if (left.length === 0 || ending.signal.aborted) break;
+    for (const contender of left) await contender.round(Number(values.round));
   }
-  for (const rounds of record.pieces) report(rounds);
-  const faults = record.pieces.flatMap(faultsOf);
+  const faults = contenders.flatMap((contender) => contender.report());
+  for (const line of comparison(
+    contenders.map(({ runtime, record }) => [runtime, record.pieces.flat()]),
+  ))
+    console.log(line);
   for (const fault of faults) console.log(fault);
   return faults.length === 0 ? 0 : 1;
 }

@@ -27,11 +27,17 @@ const slowerMax = 1.5;
 const cpuMax = 1.2;
 const roundsMin = 6;
 
+/** Returns the medians of the first and the last third. */
+function ends(figures: number[]): [number, number] {
+  const third = Math.max(1, Math.floor(figures.length / 3));
+  return [median(figures.slice(0, third)), median(figures.slice(-third))];
+}
+
 /** Returns how many times a figure of the last third is that of the first third; 1 for too few rounds. */
 export function trend(figures: number[]): number {
   if (figures.length < roundsMin) return 1;
-  const third = Math.floor(figures.length / 3);
-  return median(figures.slice(-third)) / median(figures.slice(0, third));
+  const [first, last] = ends(figures);
+  return last / first;
 }
 
 /** Returns how many times slower each call is at the end, relative to the yardstick. */
@@ -51,6 +57,35 @@ export function callLines(rounds: Round[]): string[] {
     const times = slower[name]!.toFixed(2);
     return `  ${name.padEnd(20)} ${ms.toFixed(1).padStart(8)} ms, end to begin ${times}`;
   });
+}
+
+/** Returns a table of the runtimes' figures, medians of the first and the last third of their rounds. */
+export function comparison(runs: [runtime: string, Round[]][]): string[] {
+  const row = (what: string, figure: (rounds: Round[]) => string) =>
+    `| ${what} | ${runs.map(([, rounds]) => figure(rounds)).join(" | ")} |`;
+  const both = (figures: number[], digits = 0) =>
+    ends(figures)
+      .map((figure) => figure.toFixed(digits))
+      .join(" → ");
+  const sum = (figures: number[]) => String(figures.reduce((a, b) => a + b, 0));
+  const calls = Object.keys(runs[0]?.[1][0]?.calls ?? {}).toSorted();
+  return [
+    `| | ${runs.map(([runtime]) => runtime).join(" | ")} |`,
+    `|${"---|".repeat(runs.length + 1)}`,
+    row("pods", (rounds) => sum(rounds.map(({ pods }) => pods))),
+    row("left over", (rounds) => sum(rounds.map(({ leaks }) => leaks.length))),
+    row("memory (PSS), MiB", (rounds) => both(rounds.map(({ pssKib }) => pssKib / 1024))),
+    row("descriptors", (rounds) => both(rounds.map(({ descriptors }) => descriptors))),
+    row("CPU time of a pod, ms", (rounds) => both(rounds.map(({ podCpuMs }) => podCpuMs))),
+    ...calls.map((name) =>
+      row(`${name}, ms`, (rounds) =>
+        both(
+          rounds.map(({ calls }) => calls[name] ?? Number.NaN),
+          1,
+        ),
+      ),
+    ),
+  ];
 }
 
 export function growthKib(rounds: Round[]): number {

@@ -1,6 +1,6 @@
 // Tests the verdict on long churns: each planted fault is found, and a steady run has none.
 import { expect, test } from "bun:test";
-import { faultsOf, type Round } from "../churn_verdict.ts";
+import { comparison, faultsOf, type Round } from "../churn_verdict.ts";
 
 const steady: Round = {
   pods: 50,
@@ -44,4 +44,27 @@ test.each<[string, (index: number) => Partial<Round>, string]>([
   ],
 ])("faultsOf() finds %s", (_, change, fault) => {
   expect(faultsOf(rounds(change))).toEqual([fault]);
+});
+
+test("comparison() has the medians of the first and the last third of each runtime's rounds", () => {
+  const slower = (index: number) => ({ calls: { RunPodSandbox: 200 + index, ExecSync: 90 } });
+  const leaky = (index: number) => ({
+    leaks: index === 3 ? ["mount: /x"] : [],
+    pssKib: index * 1024,
+  });
+  const lines = comparison([
+    ["one", rounds(slower)],
+    ["other", rounds(leaky)],
+  ]);
+  expect(lines).toEqual([
+    "| | one | other |",
+    "|---|---|---|",
+    "| pods | 600 | 600 |",
+    "| left over | 0 | 1 |",
+    "| memory (PSS), MiB | 117 → 117 | 2 → 10 |",
+    "| descriptors | 50 → 50 | 50 → 50 |",
+    "| CPU time of a pod, ms | 120 → 120 | 120 → 120 |",
+    "| ExecSync, ms | 90.0 → 90.0 | 90.0 → 90.0 |",
+    "| RunPodSandbox, ms | 202.0 → 210.0 | 200.0 → 200.0 |",
+  ]);
 });

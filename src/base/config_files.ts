@@ -1,7 +1,7 @@
 // Reads daemon.json and its drop-ins, the files daemon.json.d/*.json beside it, and merges them in order.
 // Decision: maps merge by key and all else replaces, since a list that grew by each file could never be
 // shortened by a later one.
-import { readdirSync, readFileSync } from "node:fs";
+import { readdirSync, readFileSync, statSync, type Stats } from "node:fs";
 import { join } from "node:path";
 import type { IdleKey } from "./config_idle_keys.ts";
 import type { Key } from "./config_key.ts";
@@ -35,10 +35,10 @@ export function readConfigFiles(file: string | undefined): ConfigFiles {
   const path = file ?? defaultConfigFile;
   const found: ConfigFiles = { given: new Map(), replaced: [], problems: [], files: [] };
   for (const one of [path, ...dropIns(`${path}.d`)]) {
-    const text = readConfigFile(one, file === undefined && one === path);
-    if (text === undefined) continue;
+    const bytes = readConfigFile(one, file === undefined && one === path);
+    if (bytes === undefined) continue;
     found.files.push(one);
-    for (const [key, given] of keysOf(one, text, found.problems)) add(found, key, given);
+    for (const [key, given] of keysOf(one, bytes, found.problems)) add(found, key, given);
   }
   return found;
 }
@@ -50,30 +50,40 @@ function dropIns(folder: string): string[] {
     return names.sort().map((name) => join(folder, name));
   } catch (error) {
     if (errnoOf(error) === "ENOENT") return [];
-    throw unreadable(error);
+    throw unreadable(folder, messageOf(error));
   }
 }
 
-function readConfigFile(path: string, mayBeMissing: boolean): string | undefined {
+/** Looks at the file before it opens it: a FIFO would keep the start waiting, and a large file fill the memory. */
+function readConfigFile(path: string, mayBeMissing: boolean): Uint8Array | undefined {
+  let wrong: string | undefined;
   try {
-    const text = readFileSync(path, "utf8");
-    if (text.length <= bytesMax) return text;
+    const stat = statSync(path);
+    if (!stat.isFile()) wrong = `it is ${kindOf(stat)}, not a file`;
+    else if (stat.size > bytesMax) wrong = `it is larger than ${bytesMax} bytes`;
+    else return readFileSync(path);
   } catch (error) {
     if (mayBeMissing && errnoOf(error) === "ENOENT") return undefined;
-    throw unreadable(error);
+    wrong = messageOf(error);
   }
-  throw new CriError("INVALID_ARGUMENT", `${path} is larger than ${bytesMax} bytes`);
+  throw unreadable(path, wrong);
 }
 
-function unreadable(cause: unknown): CriError {
-  const message = `Cannot read the configuration: ${messageOf(cause)}`;
-  return new CriError("INVALID_ARGUMENT", message, { cause });
+function kindOf(stat: Stats): string {
+  if (stat.isDirectory()) return "a folder";
+  if (stat.isFIFO()) return "a FIFO";
+  return stat.isSocket() ? "a socket" : "a device";
+}
+
+/** Errors of the file system do not always name the path. */
+function unreadable(path: string, why: string): CriError {
+  return new CriError("INVALID_ARGUMENT", `Cannot read the configuration ${path}: ${why}`);
 }
 
 /** Returns the keys of one file; what is wrong goes to problems. */
-function keysOf(path: string, text: string, problems: string[]): Map<Key | IdleKey, Given> {
+function keysOf(path: string, bytes: Uint8Array, problems: string[]): Map<Key | IdleKey, Given> {
   const given = new Map<Key | IdleKey, Given>();
-  const top = parsed(path, text, problems);
+  const top = parsed(path, bytes, problems);
   if (top === undefined) return given;
   if (top.kind !== "object") {
     problems.push(`${path}:${top.line}: must be a JSON object: { "key": value, … }`);
@@ -93,13 +103,36 @@ function keysOf(path: string, text: string, problems: string[]): Map<Key | IdleK
   return given;
 }
 
-function parsed(path: string, text: string, problems: string[]): JsonNode | undefined {
+function parsed(path: string, bytes: Uint8Array, problems: string[]): JsonNode | undefined {
+  const text = utf8(bytes);
+  if (text === undefined) {
+    problems.push(`${path}:${invalidLine(bytes)}: not UTF-8: save the file in that encoding`);
+    return undefined;
+  }
   try {
     return parseWithLines(text, path);
   } catch (error) {
     if (!(error instanceof JsonSyntaxError)) throw error;
     problems.push(`${path}:${error.line}: not JSON: ${error.message}`);
     return undefined;
+  }
+}
+
+/** undefined for invalid bytes; a replaced one could be part of a path or a password. */
+function utf8(bytes: Uint8Array): string | undefined {
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Returns the first line, counted from 1, that is no UTF-8; a line feed is never part of another character. */
+function invalidLine(bytes: Uint8Array): number {
+  for (let line = 1, start = 0; ; line++) {
+    const end = bytes.indexOf(0x0a, start);
+    if (end < 0 || utf8(bytes.subarray(start, end)) === undefined) return line;
+    start = end + 1;
   }
 }
 

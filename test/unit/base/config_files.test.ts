@@ -1,6 +1,8 @@
-// Tests the drop-ins of daemon.json: their order, how they merge, and the place of each mistake.
+// Tests how daemon.json and its drop-ins are read: their order, how they merge, the place of each mistake, and
+// files that cannot be read.
 import { beforeEach, expect, test, afterEach } from "bun:test";
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { spawnSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync, truncateSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { loadConfig } from "../../../src/base/config.ts";
@@ -23,9 +25,10 @@ function write(files: Record<string, string>): string {
   return main;
 }
 
-/** The messages, without the folder. */
-function refusal(files: Record<string, string>): string[] {
+/** The messages, without the folder. damage: changes the files before they are read. */
+function refusal(files: Record<string, string>, damage?: (main: string) => void): string[] {
   const main = write(files);
+  damage?.(main);
   try {
     loadConfig(main);
   } catch (error) {
@@ -110,11 +113,69 @@ test("a warning names the drop-in", () => {
   );
 });
 
-test("a drop-in that cannot be read, and a file in the place of the folder, are refused", () => {
-  const main = write({ main: "{}" });
-  mkdirSync(join(`${main}.d`, "a.json"));
-  expect(() => loadConfig(main)).toThrow(/Cannot read the configuration: .*EISDIR/);
-  rmSync(`${main}.d`, { recursive: true });
-  writeFileSync(`${main}.d`, "{}");
-  expect(() => loadConfig(main)).toThrow(/Cannot read the configuration: .*ENOTDIR/);
+const asMain = (make: (file: string) => void) => (main: string) => {
+  rmSync(main);
+  make(main);
+};
+const asDropIn = (make: (file: string) => void) => (main: string) =>
+  make(join(`${main}.d`, "a.json"));
+const makeFifo = (file: string) => void spawnSync("mkfifo", [file]);
+/** Of 4 GiB, without a block on the disk. */
+const makeLarge = (file: string) => {
+  writeFileSync(file, "");
+  truncateSync(file, 2 ** 32);
+};
+const cannotRead = "Cannot read the configuration daemon.json";
+
+test.each<[string, (main: string) => void, string]>([
+  ["a folder", asMain((file) => mkdirSync(file)), `${cannotRead}: it is a folder, not a file`],
+  ["a FIFO", asMain(makeFifo), `${cannotRead}: it is a FIFO, not a file`],
+  ["a large file", asMain(makeLarge), `${cannotRead}: it is larger than 1048576 bytes`],
+  ["no file", asMain(() => {}), `${cannotRead}: ENOENT`],
+  [
+    "a device",
+    asMain((file) => symlinkSync("/dev/zero", file)),
+    `${cannotRead}: it is a device, not a file`,
+  ],
+  [
+    "a drop-in that is a folder",
+    asDropIn((file) => mkdirSync(file)),
+    `${cannotRead}.d/a.json: it is a folder, not a file`,
+  ],
+  ["a drop-in that is a FIFO", asDropIn(makeFifo), `${cannotRead}.d/a.json: it is a FIFO`],
+  ["a large drop-in", asDropIn(makeLarge), `${cannotRead}.d/a.json: it is larger than`],
+  [
+    "a link to itself as drop-in",
+    asDropIn((file) => symlinkSync("a.json", file)),
+    `${cannotRead}.d/a.json: ELOOP`,
+  ],
+  [
+    "a file in the place of the folder",
+    (main) => {
+      rmSync(`${main}.d`, { recursive: true });
+      writeFileSync(`${main}.d`, "{}");
+    },
+    `${cannotRead}.d: ENOTDIR`,
+  ],
+  [
+    "a byte that is no UTF-8",
+    (main) => writeFileSync(main, Buffer.from('{\n"state":\n"/caf\xe9"}', "latin1")),
+    "daemon.json:3: not UTF-8",
+  ],
+  [
+    "UTF-16",
+    (main) => writeFileSync(main, Buffer.from('\ufeff{"state": "/s"}', "utf16le")),
+    "daemon.json:1: not UTF-8",
+  ],
+  [
+    "a drop-in that ends within a character",
+    asDropIn((file) => writeFileSync(file, Buffer.from('{}\n\n"é').subarray(0, -1))),
+    "daemon.json.d/a.json:3: not UTF-8",
+  ],
+])("%s is refused by name", (_, damage, message) => {
+  expect(refusal({ main: "{}" }, damage)[0]).toStartWith(message);
+});
+
+test("text beyond ASCII is read as it is", () => {
+  expect(loadConfig(write({ main: '{"state": "/é/日本"}' })).config.state).toBe("/é/日本");
 });

@@ -55,6 +55,7 @@ import { dumpOnSignal, endSignal, reloadOnSignal } from "./signals.ts";
 import { serve, serveContainerd, serveMirror } from "./sockets.ts";
 import { sandboxRecords } from "./state/sandbox.ts";
 import { Store } from "./state/store.ts";
+import { endLeftPrograms, recordPrograms } from "./sys/left_programs.ts";
 import { setOomScoreAdj } from "./sys/process.ts";
 import { Orphans, orphanScanMs } from "./sys/zombies.ts";
 import { bootId } from "./sys/uptime.ts";
@@ -122,6 +123,9 @@ async function startParts(
   const instance = await stage("start-folders", () => claimFolders(config, stack));
   applyOomScore(config, log);
   becomeSubreaper();
+  const programs = join(config.state, "programs");
+  await stage("start-programs", () => endLeftPrograms(programs, log));
+  recordPrograms(programs);
   const context = await createContext({ config, read, log, instance }, stack);
   made = context;
   stack.use(reapOrphans(context));

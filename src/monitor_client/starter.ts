@@ -1,11 +1,18 @@
 // Starts monitors for a state folder, and kills those that hold its lock and do not serve: a monitor that is
 // stopped, or that lost its socket or its folder. Containers outlive that, and the next monitor adopts them.
-import { constants, existsSync, mkdirSync, readFileSync, statSync } from "node:fs";
+import { constants, existsSync, mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { type Log, logFailure } from "../base/log.ts";
-import { spawn } from "../sys/children.ts";
+import { spawnLasting } from "../sys/children.ts";
 import { Descriptor } from "../sys/descriptor.ts";
-import { kill, lineageOf, processIds, processState, startTime } from "../sys/process.ts";
+import {
+  argumentsIn,
+  kill,
+  lineageOf,
+  processIds,
+  processState,
+  startTime,
+} from "../sys/process.ts";
 import { trimMonitorLogFile, monitorLogFile } from "../monitor/monitor_log_file.ts";
 import type { Candidate } from "./connection.ts";
 import { monitorArgs } from "../monitor/protocol.ts";
@@ -76,7 +83,7 @@ export class Starter {
     using output = Descriptor.open(monitorLogFile(this.#state), appending, 0o600);
     const stdio = ["ignore" as const, output.fd, output.fd];
     const argv = [...this.#program, ...monitorArgs(this.#state)];
-    const child = spawn(argv[0]!, argv.slice(1), { detached: true, cwd: "/", stdio });
+    const child = spawnLasting(argv[0]!, argv.slice(1), { detached: true, cwd: "/", stdio });
     const { pid = 0 } = child;
     this.#started.add(pid);
     child.on("error", logFailure(this.#log, "starting a monitor failed"));
@@ -87,20 +94,13 @@ export class Starter {
   }
 }
 
-/** Pids of this folder's monitors; another mount namespace may have a folder of the same name. */
+/** Pids of this folder's monitors. */
 function monitorsOf(state: string): number[] {
-  const here = statSync(state);
-  const args = `\0${monitorArgs(state).join("\0")}\0`;
+  const isMonitor = argumentsIn(state, `\0${monitorArgs(state).join("\0")}\0`);
   const found = new Map<number, number | undefined>();
   for (const pid of processIds()) {
-    try {
-      const parent = lineageOf(pid)?.parent;
-      if (!readFileSync(`/proc/${pid}/cmdline`, "utf8").includes(args)) continue;
-      const there = statSync(`/proc/${pid}/root${state}`);
-      if (there.dev === here.dev && there.ino === here.ino) found.set(pid, parent);
-    } catch {
-      // It has ended.
-    }
+    const parent = lineageOf(pid)?.parent;
+    if (isMonitor(pid)) found.set(pid, parent);
   }
   // A child has the arguments of its monitor until it runs its own program.
   return [...found.keys()].filter((pid) => !found.has(found.get(pid) ?? -1));

@@ -1,6 +1,6 @@
 // Registers the children that the engine (Bun, Deno) waits for: if another caller reaped one, the engine
 // would wait for its exit for ever.
-import { spawn as nodeSpawn, type SpawnOptions } from "node:child_process";
+import { spawn as nodeSpawn, type ChildProcess, type SpawnOptions } from "node:child_process";
 import { CriError } from "../base/errors.ts";
 
 /** Why a program cannot be run where descriptors lack (EMFILE, ENFILE), and what to raise. */
@@ -9,11 +9,25 @@ export const tooManyFiles =
 
 const waitedFor = new Set<number>();
 
+type Recorder = (program: string, start: () => ChildProcess) => ChildProcess;
+let recorder: Recorder | undefined;
+
+/** Has all later children started by a function that records them (left_programs.ts). */
+export function recordChildren(record: Recorder): void {
+  recorder = record;
+}
+
 /**
  * node:child_process's spawn, which every room uses instead of that one.
  * @throws CriError RESOURCE_EXHAUSTED where that would return a child without streams.
  */
 export const spawn = ((program: string, args: string[], options: SpawnOptions) => {
+  const start = () => spawnLasting(program, args, options);
+  return recorder === undefined ? start() : recorder(program, start);
+}) as typeof nodeSpawn;
+
+/** spawn() for a program that outlives this process. */
+export const spawnLasting = ((program: string, args: string[], options: SpawnOptions) => {
   const child = nodeSpawn(program, args, options);
   const { pid } = child;
   if ((child.stdio as unknown) === undefined) {

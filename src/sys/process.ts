@@ -1,5 +1,13 @@
 // Reads and changes other processes: signals, priority, OOM score, and their state in /proc.
-import { constants, readdirSync, readFileSync, readlinkSync, readSync, writeSync } from "node:fs";
+import {
+  constants,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  readSync,
+  statSync,
+  writeSync,
+} from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { getPriority } from "node:os";
 import { errnoOf } from "../base/errors.ts";
@@ -28,6 +36,23 @@ export function processIds(): number[] {
   return readdirSync("/proc")
     .filter((name) => /^\d+$/.test(name))
     .map(Number);
+}
+
+/**
+ * Returns a test for processes whose command line contains `text` (a NUL before and after each argument), and
+ * that see this folder: another mount namespace may have one of the same name.
+ */
+export function argumentsIn(folder: string, text: string): (pid: number) => boolean {
+  const here = statSync(folder);
+  return (pid) => {
+    try {
+      if (!`\0${readFileSync(`/proc/${pid}/cmdline`, "utf8")}`.includes(text)) return false;
+      const there = statSync(`/proc/${pid}/root${folder}`);
+      return there.dev === here.dev && there.ino === here.ino;
+    } catch {
+      return false; // it has ended
+    }
+  };
 }
 
 /**

@@ -15,6 +15,7 @@ import { becomeSubreaper } from "../sys/wait.ts";
 import { returnMemory } from "../sys/memory.ts";
 import { Containers } from "./containers.ts";
 import { Execs } from "./exec.ts";
+import { endLeftCalls } from "./left_calls.ts";
 import { trimMonitorLogFile } from "./monitor_log_file.ts";
 import { MonitorLock } from "./monitor_lock.ts";
 import {
@@ -84,6 +85,8 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
     workers,
     gate: new Gate("the monitor's calls under way"),
   };
+  // No call is under way during an upgrade in place.
+  if (inherited.lock === undefined) await endLeftCalls(folder, log);
   await containers.resume(inherited.terminals);
   const check = () => {
     containers.check();

@@ -18,13 +18,27 @@ import type { ExecProcess, ExecSubject, StartExecRequest } from "./protocol.ts";
 import type { RunRecord, StreamOwner } from "./record_schemas.ts";
 import type { ChildStdio, Spawner, SpawnOptions } from "./spawner.ts";
 
+/**
+ * The file of an exec's process, which is there until the exec ends: its name has the mark, by which a later
+ * monitor ends what a killed one has left.
+ */
+function processFileOf(key: string, mark: number | undefined): string {
+  return `exec-${key}-${mark ?? "unmarked"}.json`;
+}
+
+/** Returns the mark in the name of such a file; nothing for other files. */
+export function markOfExec(name: string): [] | [number] {
+  const mark = /^exec-.*-(\d{16})\.json$/.exec(name)?.[1];
+  return mark === undefined ? [] : [Number(mark)];
+}
+
 /** Delay between attempts to kill processes that fork faster than they are killed. */
 const killAgainMs = 1_000;
 
 /** args: additional ones of the runtime's exec. */
 type Streams = { stdio: ChildStdio; args: string[] };
 /** An exec whose first process is known. */
-type Started = ExecTree & { leader: number };
+type Started = ExecTree & { leader: number; processFile: string };
 type Waiter = { pid: number; onExit: (end: { exitCode: number } | { error: unknown }) => void };
 
 export class OciExecs implements ExecStarter<Streams> {
@@ -87,11 +101,12 @@ export class OciExecs implements ExecStarter<Streams> {
     request: ExecSubject,
     options: { streams: Streams; timeoutMs: number; signal: AbortSignal },
   ): Promise<RunningExec> {
-    const { leader: pid, mark, cgroup } = await this.#start(container, request, options);
-    const tree: ExecTree = { leader: pid, mark, cgroup };
+    const { leader: pid, processFile, ...rest } = await this.#start(container, request, options);
+    const tree: ExecTree = { leader: pid, ...rest };
     const exited = Promise.withResolvers<{ exitCode: number }>();
     const onExit: Waiter["onExit"] = (end) => {
       tree.leader = undefined; // its pid may be reused
+      rmSync(processFile, { force: true });
       if ("error" in end) exited.reject(end.error);
       else exited.resolve(end);
     };
@@ -113,10 +128,10 @@ export class OciExecs implements ExecStarter<Streams> {
   ): Promise<Started> {
     using _ = this.#spawner.starting();
     const key = `exec-${request.key}`;
-    const processFile = join(this.#folder, `${key}.json`);
+    const mark = newMark();
+    const processFile = join(this.#folder, processFileOf(request.key, mark));
     const pidFile = join(this.#folder, `${key}.pid`);
     const files = ["--process", processFile, "--pid-file", pidFile];
-    const mark = newMark();
     const { stdio, args } = streams;
     try {
       if (owner !== undefined) giveStreams(stdio, owner);
@@ -126,14 +141,14 @@ export class OciExecs implements ExecStarter<Streams> {
       await this.#spawner.runtime(runtime, verb, { stdio, timeoutMs, signal, mark });
       const leader = startedChild(pidFile);
       applyOomScoreAdj(leader, request.process);
-      return { leader, mark, cgroup };
+      return { leader, mark, cgroup, processFile };
     } catch (error) {
       // A runtime that was killed may have started the process, even before it wrote the pid.
       await killTree({ leader: childIn(pidFile), mark, cgroup });
       rmSync(join(this.#folder, `.${key}.pid`), { force: true }); // runc's temporary name
+      rmSync(processFile, { force: true });
       throw error;
     } finally {
-      rmSync(processFile, { force: true });
       rmSync(pidFile, { force: true });
     }
   }

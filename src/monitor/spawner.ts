@@ -30,6 +30,9 @@ export type SpawnOptions = {
  */
 const goOptions = { GOMAXPROCS: "1", GOGC: "off", GOMEMLIMIT: "64MiB" };
 
+/** How the names of the runtime's log files begin, in the monitor's folder. */
+export const runtimeLogs = "runtime-";
+
 /** stdin, stdout and stderr of a runtime call; they stay the caller's. */
 export type ChildStdio = readonly [Descriptor, Descriptor, Descriptor];
 
@@ -70,7 +73,7 @@ export class Spawner {
    * @throws CriError with the runtime's own message; DEADLINE_EXCEEDED after timeoutMs.
    */
   async runtime(runtime: RuntimeCommand, verb: string[], options: SpawnOptions): Promise<void> {
-    const logFile = join(this.#folder, `runtime-${randomBytes(6).toString("hex")}.log`);
+    const logFile = join(this.#folder, `${runtimeLogs}${randomBytes(6).toString("hex")}.log`);
     const argv = runtimeArgv(runtime, logFile, verb);
     using _ = this.starting();
     try {

@@ -66,7 +66,7 @@ test.each(["create", "exec"] as const)("a runtime that hangs in %s is ended", as
   await replaceMonitor();
   await until("it is gone", () => hung.every(hasEnded));
   await failed;
-  expect(startTime(await daemon.pidOf(other))).toBe(started!);
+  expect(startTime(await daemon.pidOf(other))).toBe(started);
 });
 
 test("an exec is ended with its descendants; what an earlier one has left behind goes on", async () => {

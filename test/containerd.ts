@@ -81,6 +81,7 @@ export class Containerd extends Daemon {
       token: this.token,
       bridge: this.bridge,
       pids: () => [this.pid].filter((pid) => pid > 0),
+      netnsInDir: true,
     };
   }
 

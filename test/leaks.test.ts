@@ -55,6 +55,14 @@ test("leaksBetween() finds nothing when nothing happened", async () => {
   expect(leaksBetween(takeSnapshot(scope), takeSnapshot(scope))).toEqual([]);
 });
 
+test("leaksBetween() leaves out a namespace of another daemon where the runtime has its own in its folder", () => {
+  const own = { ...scope, netnsInDir: true };
+  const before = takeSnapshot(own);
+  const undo = plantNamespace();
+  expect(leaksBetween(before, takeSnapshot(own))).toEqual([]);
+  undo();
+});
+
 test.each(plants)("leaksBetween() finds a planted $kind", async ({ kind, plant }) => {
   const before = takeSnapshot(scope);
   const undo = await plant();

@@ -23,6 +23,8 @@ export type Scope = {
   bridge: string;
   /** The long-lived processes; their descendants and descriptors count. */
   pids: () => number[];
+  /** True for a runtime whose namespace files are below dir: those in /run/netns are another daemon's. */
+  netnsInDir?: boolean;
 };
 
 const kinds = [
@@ -218,7 +220,7 @@ function mountsOf(scope: Scope): Set<string> {
 /** True when a namespace file belongs to another graph folder: isulad-<instance>-<pod>. */
 function isForeign(name: string, scope: Scope): boolean {
   const instance = /^isulad-([0-9a-f]{8})-/.exec(name)?.[1];
-  if (instance === undefined) return true; // somebody else's: no daemon gives such a name
+  if (instance === undefined || scope.netnsInDir) return true; // somebody else's: no daemon gives such a name
   const own = /"instance":"(\w+)"/.exec(textOf(join(scope.dir, "graph/isulad-ts.json")))?.[1];
   return own !== undefined && instance !== own;
 }

@@ -124,6 +124,11 @@ function asCriError(error: unknown, target: Target): CriError {
     const message = `Cannot reach the daemon at ${target.host}: ${unreachableReason(details)}`;
     return new CriError(name, message, { cause: error });
   }
+  // grpc-js's own error, too: the daemon ended while it worked on this call.
+  if (name === "UNAVAILABLE" && details === "Connection dropped") {
+    const message = `the daemon at ${target.host} has ended during this call: repeat it when it runs again`;
+    return new CriError(name, message, { cause: error });
+  }
   if (name === "UNIMPLEMENTED" && target.path.startsWith("/isulad.")) {
     const message = `${target.host} is the socket of another runtime, or of an older isulad-ts: use --host`;
     return new CriError(name, message, { cause: error });
@@ -134,7 +139,8 @@ function asCriError(error: unknown, target: Target): CriError {
 /** Returns the reason in grpc-js's text, and what to try next. */
 export function unreachableReason(details: string): string {
   const errno = /\bE[A-Z]{3,}\b/.exec(details)?.[0] ?? "";
-  const next = "Is it running? Use --host for another socket, or correct /etc/crictl.yaml.";
+  const settings = "--host, $ISULAD_HOST, $CONTAINER_RUNTIME_ENDPOINT or /etc/crictl.yaml";
+  const next = `Is it running? Another socket is set by ${settings}.`;
   const known: Record<string, string> = {
     ENOENT: `no such socket. ${next}`,
     ECONNREFUSED: `connection refused. ${next}`,

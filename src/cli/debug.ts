@@ -83,7 +83,7 @@ export const supportBundleCommand = defineCommand({
     const texts = {
       "version.txt": () => `isulad-ts ${version} (commit ${build?.commit ?? "none"})\n`,
       "config.txt": () => configTable(load()),
-      "doctor.txt": async () => findingsText(await examine(node, load)),
+      "doctor.txt": async () => findingsText(await examine(node, load), Infinity),
       "dump.json": () =>
         withClient({ host: args.host || hostOf(load) }, async (client) => {
           return (await client.Dump({}, { timeoutMs: dumpMs })).json ?? "";

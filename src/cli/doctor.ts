@@ -5,6 +5,8 @@ import { examine } from "../doctor/examine.ts";
 import { thisNode, type Finding } from "../doctor/node.ts";
 import { configFileArg } from "./config.ts";
 import { outputArg, printJson } from "./daemon_command.ts";
+import { screenColumns } from "./format.ts";
+import { folded } from "./help.ts";
 import { coloured, print } from "./output.ts";
 import { failureCode } from "./program.ts";
 
@@ -17,7 +19,10 @@ export const doctor = defineCommand({
   run: async ({ args }) => {
     const findings = await examine(thisNode(), () => loadConfig(args.config || undefined));
     if (args.output === "json") printJson(findings);
-    else print(findingsText(findings));
+    else {
+      // A pipe gets whole lines, for grep.
+      print(findingsText(findings, process.stdout.isTTY ? screenColumns() : Infinity));
+    }
     return exitCodeOf(findings);
   },
 });
@@ -29,14 +34,21 @@ export function exitCodeOf(findings: readonly Finding[]): number {
   return findings.some(({ state }) => state === "fail") ? failureCode : 0;
 }
 
-/** A line for each finding, and one more for how to mend it. */
-export function findingsText(findings: readonly Finding[]): string {
+/** A line for each finding, and one more for how to mend it; each is broken into several that fit `columns`. */
+export function findingsText(findings: readonly Finding[], columns: number): string {
   const width = Math.max(...findings.map(({ check }) => check.length));
+  const start = 6 + width + 2;
   const lines = findings.flatMap(({ check, state, detail, mend }) => {
     const mark = state === "fail" ? "FAIL" : state;
     const shown = coloured(mark.padEnd(4), markColours[state]);
-    const line = `${shown}  ${check.padEnd(width)}  ${detail.replaceAll("\n", "; ")}`;
-    return mend === undefined ? [line] : [line, `      ${"".padEnd(width)}  mend: ${mend}`];
+    const [first = "", ...rest] = [
+      ...folded(detail.replaceAll("\n", "; "), columns - start),
+      ...(mend === undefined ? [] : folded(`mend: ${mend}`, columns - start)),
+    ];
+    return [
+      `${shown}  ${check.padEnd(width)}  ${first}`,
+      ...rest.map((line) => "".padEnd(start) + line),
+    ];
   });
   return lines.join("\n");
 }

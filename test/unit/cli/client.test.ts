@@ -77,7 +77,27 @@ test("a missing socket is reported with its path and a hint", async () => {
   using client = connect(join(dir, "none.sock"));
   expect(await client.Version({}).catch((error) => [error.code, error.message])).toEqual([
     "UNAVAILABLE",
-    `Cannot reach the daemon at ${join(dir, "none.sock")}: no such socket. Is it running? Use --host for another socket, or correct /etc/crictl.yaml.`,
+    `Cannot reach the daemon at ${join(dir, "none.sock")}: no such socket. Is it running? Another socket is set by --host, $ISULAD_HOST, $CONTAINER_RUNTIME_ENDPOINT or /etc/crictl.yaml.`,
+  ]);
+});
+
+test("a daemon that ends during a call is reported with what to do next", async () => {
+  const daemon = await fakeDaemon(socket, {
+    async *Pull() {
+      yield {};
+      await new Promise(() => {});
+    },
+  });
+  using client = connect(daemon.host);
+  const read = async () => {
+    for await (const item of client.Pull({})) {
+      expect(item.image).toBe("");
+      await daemon[Symbol.asyncDispose]();
+    }
+  };
+  expect(await read().catch((error) => [error.code, error.message])).toEqual([
+    "UNAVAILABLE",
+    `the daemon at ${daemon.host} has ended during this call: repeat it when it runs again`,
   ]);
 });
 

@@ -136,7 +136,7 @@ export async function installPackages(
     return;
   }
   if (isOffline) {
-    const advice = "use the full bundle, or install them from your own media";
+    const advice = "a bundle has runc and CNI plugins; install other packages from your own media";
     throw new CriError(
       "FAILED_PRECONDITION",
       `programs are missing that --offline cannot get: ${names}; ${advice}`,

@@ -59,8 +59,9 @@ test("leaksBetween() leaves out a namespace of another daemon where the runtime 
   const own = { ...scope, netnsInDir: true };
   const before = takeSnapshot(own);
   const undo = plantNamespace();
-  expect(leaksBetween(before, takeSnapshot(own))).toEqual([]);
+  const found = leaksBetween(before, takeSnapshot(own));
   undo();
+  expect(found).toEqual([]);
 });
 
 test.each(plants)("leaksBetween() finds a planted $kind", async ({ kind, plant }) => {

@@ -30,7 +30,7 @@ export async function startPause(
   const sandbox = configuredSandbox(context, plain);
   const { id, config } = sandbox;
   const folder = context.sandboxes.folderOf(id);
-  const { rootfsPath, image } = await makeRootfs(context, sandbox, signal);
+  const { rootfsPath, image } = await makePauseRoot(context, sandbox, signal);
   const { seccomp, seccomp_profile_path, apparmor } = config.linux?.security_context ?? {};
   const security_context = { seccomp, seccomp_profile_path, apparmor };
   const { command, rules } = handlerOf(context, sandbox);
@@ -55,7 +55,8 @@ export async function startPause(
   return result.pid;
 }
 
-async function makeRootfs(
+/** Makes the program's root file system and labels it; also for its test. */
+export async function makePauseRoot(
   context: Context,
   sandbox: Sandbox,
   signal: AbortSignal,
@@ -67,8 +68,9 @@ async function makeRootfs(
   if (reference === "") {
     if (owner !== undefined) allowGroupTraversal(dir, owner.gid);
     const rootfsPath = await step("pause-rootfs", () => makePauseRootfs(join(dir, "rootfs")));
-    const policy = context.host.selinux?.policy;
-    if (policy !== undefined) await relabel([rootfsPath], policy.readonlyFile, signal);
+    // Not the label of files that all containers may read: Debian's policy lets none of these be a first process.
+    const label = sandbox.selinux?.mount;
+    if (label !== undefined) await relabel([rootfsPath], label, signal);
     return { rootfsPath, image: pauseImage };
   }
   const image = images.find(reference) ?? (await images.pull(reference, { signal }));

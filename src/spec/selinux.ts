@@ -3,8 +3,8 @@
 import { CriError } from "../base/errors.ts";
 import type { SELinuxOption } from "../proto/types.ts";
 
-/** The policy's labels for container processes, their files, and files that all containers may read. */
-export type SelinuxPolicy = { process: string; file: string; readonlyFile: string };
+/** The policy's labels for container processes and their files. */
+export type SelinuxPolicy = { process: string; file: string };
 
 /** Labels of a pod's or container's processes and mounts. */
 export type SelinuxLabels = { process: string; mount: string };
@@ -100,7 +100,7 @@ export function parsePolicy(contexts: string): SelinuxPolicy | undefined {
   }
   const [process, file] = [labels.get("process"), labels.get("file")];
   if (process === undefined || file === undefined) return undefined;
-  return { process, file, readonlyFile: labels.get("ro_file") ?? file };
+  return { process, file };
 }
 
 function isLabel(label: string): boolean {

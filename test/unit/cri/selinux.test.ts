@@ -5,6 +5,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Context } from "../../../src/cri/context.ts";
+import { makePauseRoot } from "../../../src/cri/pause.ts";
 import {
   handlerLabels,
   holdLevel,
@@ -19,7 +20,7 @@ import type { Sandbox } from "../../../src/state/sandbox.ts";
 import { lgetxattr } from "../../../src/sys/path.ts";
 import { codeAndMessage } from "../../spec/inputs.ts";
 
-const policy = { process: "u:r:t:s0", file: "u:object_r:f:s0", readonlyFile: "u:object_r:ro:s0" };
+const policy = { process: "u:r:t:s0", file: "u:object_r:f:s0" };
 const call = { signal: AbortSignal.timeout(60_000) };
 
 type Records = { sandboxes?: Partial<Sandbox>[]; state?: string };
@@ -126,6 +127,24 @@ test("the pod's files, the image's volumes and the mounts that want it get the l
     expect(unlabelled).toEqual([join(unwanted, "u")]);
   } finally {
     rmSync(state, { recursive: true, force: true });
+  }
+});
+
+test("the built-in pause program has its pod's label: not each policy runs what all containers may read", async () => {
+  const folder = mkdtempSync(join(tmpdir(), "isulad-selinux-"));
+  try {
+    const selinux = { process: "u:r:t:s0:c5,c6", mount: "u:object_r:f:s0:c5,c6" };
+    const context = contextWith({ policy });
+    Object.assign(context.config, { podSandboxImage: "" });
+    Object.assign(context.sandboxes, { folderOf: () => folder });
+    const labelled = async (sandbox: Partial<Sandbox>) => {
+      const made = makePauseRoot(context, { config: {}, ...sandbox } as Sandbox, call.signal);
+      return String(lgetxattr(join((await made).rootfsPath, "pause"), "security.selinux"));
+    };
+    expect(await labelled({})).toBe("undefined");
+    expect(await labelled({ selinux })).toBe(String(bytes(selinux.mount)));
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
   }
 });
 

@@ -15,7 +15,6 @@ import { codeAndMessage, host, noSettings, sandboxInfo, specInput } from "../../
 const policy = {
   process: "system_u:system_r:container_t:s0",
   file: "system_u:object_r:container_file_t:s0",
-  readonlyFile: "system_u:object_r:container_ro_file_t:s0",
 };
 const newLevel = () => "s0:c3,c7";
 const pod = podLabels({}, { policy, newLevel });
@@ -38,7 +37,7 @@ describe("podLabels()", () => {
   });
 
   test("have no level in a policy without levels", () => {
-    const plain = { process: "u:r:t", file: "u:object_r:f", readonlyFile: "u:object_r:f" };
+    const plain = { process: "u:r:t", file: "u:object_r:f" };
     expect(podLabels(undefined, { policy: plain, newLevel })).toEqual({
       process: "u:r:t",
       mount: "u:object_r:f",
@@ -112,7 +111,6 @@ test("parsePolicy() reads a policy's contexts file", () => {
     'kvm_process = "system_u:system_r:container_kvm_t:s0"',
   ];
   expect(parsePolicy(lines.join("\n"))).toEqual(policy);
-  expect(parsePolicy(lines.slice(0, 2).join("\n"))?.readonlyFile).toBe(policy.file);
   expect(parsePolicy(lines.slice(1).join("\n"))).toBeUndefined();
   expect(parsePolicy('process = "one two"\nfile = "a:b:c"')).toBeUndefined();
 });

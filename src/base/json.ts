@@ -26,6 +26,14 @@ export function jsonValue(text: string, revive?: Reviver): unknown {
   return JSON.parse(source.toWellFormed(), revive as (key: string, value: unknown) => unknown);
 }
 
+/** Returns the value without members that are null: a Go program reads them as absent, and writes such ones. */
+export function withoutNulls(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(withoutNulls);
+  if (typeof value !== "object" || value === null) return value;
+  const entries = Object.entries(value).filter(([, member]) => member !== null);
+  return Object.fromEntries(entries.map(([key, member]) => [key, withoutNulls(member)]));
+}
+
 /** Reviver for jsonValue(): integers that a number cannot hold become bigint. */
 export const exactIntegers: Reviver = (_key, value, { source = "" }) =>
   Number.isInteger(value) && !Number.isSafeInteger(value) && /^-?\d+$/.test(source)

@@ -25,23 +25,25 @@ const Text = v.pipe(
   v.check((text) => !text.includes("\0"), "holds a NUL byte"),
 );
 const short = v.pipe(Text, v.maxLength(256));
+/** As in Go, a text that is null is empty. */
+const Texts = v.record(v.string(), v.nullish(v.string(), ""));
 const Os = v.pipe(
-  v.optional(short, ""),
+  v.nullish(short, ""),
   v.transform((os) => os || "linux"), // as in containerd
 );
 
 const Descriptor = v.object({
-  mediaType: v.optional(v.string(), ""),
+  mediaType: v.nullish(v.string(), ""),
   digest: Digest,
   size: v.pipe(v.number(), v.safeInteger(), v.minValue(0)),
   platform: v.nullish(
     v.object({
       os: Os,
-      architecture: v.optional(v.string(), ""),
-      variant: v.optional(v.string(), ""),
+      architecture: v.nullish(v.string(), ""),
+      variant: v.nullish(v.string(), ""),
     }),
   ),
-  annotations: v.nullish(v.record(v.string(), v.string())),
+  annotations: v.nullish(Texts),
   urls: v.nullish(v.array(v.string())),
 });
 export type Descriptor = v.InferOutput<typeof Descriptor>;
@@ -62,13 +64,13 @@ export const ImageSettings = v.object({
   WorkingDir: v.nullish(v.pipe(Text, v.maxLength(4096))),
   StopSignal: v.nullish(short),
   Volumes: v.nullish(v.record(v.pipe(Text, v.maxLength(4096)), v.unknown())),
-  Labels: v.nullish(v.record(v.string(), v.string())),
+  Labels: v.nullish(Texts),
 });
 
 const ConfigFile = v.object({
   os: Os,
-  architecture: v.optional(short, ""),
-  variant: v.optional(short),
+  architecture: v.nullish(short, ""),
+  variant: v.nullish(short, ""),
   config: v.nullish(ImageSettings),
   rootfs: v.object({ diff_ids: listOf(Digest) }),
 });
@@ -153,7 +155,7 @@ export function parseConfig(bytes: Uint8Array, what: string) {
     throw new CriError("INVALID_ARGUMENT", `${what} is for ${file.os}; this node runs linux`);
   }
   const { architecture, os, variant } = file;
-  const config: ImageConfig = { ...file.config, architecture, os, variant };
+  const config: ImageConfig = { ...file.config, architecture, os, ...(variant && { variant }) };
   return { config, diffIds: file.rootfs.diff_ids };
 }
 

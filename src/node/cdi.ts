@@ -3,7 +3,9 @@
 import { readdirSync } from "node:fs";
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
+import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { withoutNulls } from "../base/json.ts";
 import type { CdiDeviceNode, CdiFileEdits } from "../spec/cdi.ts";
 import type { CdiDevice, CdiEdits } from "../spec/spec_inputs.ts";
 import { CdiSpec } from "../spec/cdi.ts";
@@ -91,9 +93,11 @@ function specFiles(dir: string): string[] {
   }
 }
 
+const CdiFile = v.pipe(v.unknown(), v.transform(withoutNulls), CdiSpec);
+
 /** @throws Error with the reason, without the file name. */
 export function readSpec(file: string): CdiSpec {
-  return readYamlFile(file, fileBytesMax, CdiSpec);
+  return readYamlFile(file, fileBytesMax, CdiFile);
 }
 
 async function addEdits(edits: CdiEdits, from: CdiFileEdits, what: string): Promise<void> {

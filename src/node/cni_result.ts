@@ -2,7 +2,7 @@
 import { isIP } from "node:net";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
-import { jsonValue } from "../base/json.ts";
+import { jsonValue, withoutNulls } from "../base/json.ts";
 
 const Cidr = v.pipe(
   v.string(),
@@ -16,16 +16,16 @@ const Interface = v.looseObject({
 const Ip = v.looseObject({
   address: Cidr,
   gateway: v.optional(v.string()),
-  interface: v.optional(v.nullable(v.pipe(v.number(), v.integer()))),
+  interface: v.optional(v.pipe(v.number(), v.integer())),
 });
-const Routes = v.optional(v.nullable(v.array(v.looseObject({ dst: v.optional(v.string(), "") }))));
+const Routes = v.optional(v.array(v.looseObject({ dst: v.optional(v.string(), "") })));
 const LegacyIp = v.looseObject({ ip: Cidr, gateway: v.optional(v.string()), routes: Routes });
 const Result = v.looseObject({
   cniVersion: v.optional(v.string()),
-  interfaces: v.optional(v.nullable(v.array(Interface))),
-  ips: v.optional(v.nullable(v.array(Ip))),
-  ip4: v.optional(v.nullable(LegacyIp)), // until 0.2.0
-  ip6: v.optional(v.nullable(LegacyIp)),
+  interfaces: v.optional(v.array(Interface)),
+  ips: v.optional(v.array(Ip)),
+  ip4: v.optional(LegacyIp), // until 0.2.0
+  ip6: v.optional(LegacyIp),
   routes: Routes,
   dns: v.optional(v.unknown()),
 });
@@ -40,7 +40,7 @@ export type CniResult = v.InferOutput<typeof Result> & { cniVersion: string };
 export function parseResult(text: string, plugin: string, listVersion: string): CniResult {
   let json: unknown;
   try {
-    json = jsonValue(text);
+    json = withoutNulls(jsonValue(text));
   } catch (error) {
     const problem =
       text.trim() === "" ? "no result" : `a result that is not JSON: ${messageOf(error)}`;

@@ -4,7 +4,7 @@ import { readFile, stat } from "node:fs/promises";
 import * as v from "valibot";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import { jsonValue } from "../base/json.ts";
+import { jsonValue, withoutNulls } from "../base/json.ts";
 import { quoted } from "../base/text.ts";
 import { type RunResult, run } from "../sys/run.ts";
 import { parseAs } from "../base/schema.ts";
@@ -105,7 +105,7 @@ export async function readAuthFile(path: string): Promise<AuthFile | undefined> 
     throw new CriError("FAILED_PRECONDITION", `registry-auth-file ${path}: ${reason}${hint}`);
   }
   try {
-    return parseAs(AuthFile, parsed, path);
+    return parseAs(AuthFile, withoutNulls(parsed), path);
   } catch (error) {
     throw new CriError("FAILED_PRECONDITION", `registry-auth-file: ${messageOf(error)}`);
   }

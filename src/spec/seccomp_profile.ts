@@ -2,6 +2,7 @@
 // runtime reports an error only when the container starts.
 import * as v from "valibot";
 import { messageOf } from "../base/errors.ts";
+import { withoutNulls } from "../base/json.ts";
 import { parseOciJson, type OciSeccomp } from "./oci_types.ts";
 import { invalid } from "./refusals.ts";
 
@@ -52,16 +53,8 @@ export function parseSeccompProfile(file: string, text: string | undefined): Oci
   } catch (cause) {
     throw broken(`is not JSON: ${messageOf(cause)}`, cause);
   }
-  const result = v.safeParse(Profile, nullsOut(json));
+  const result = v.safeParse(Profile, withoutNulls(json));
   if (result.success) return result.output;
   const [issue] = result.issues;
   throw broken(`${v.getDotPath(issue) ?? "it"}: ${issue.message}`);
-}
-
-/** Go programs write an empty list as null. */
-function nullsOut(json: unknown): unknown {
-  if (Array.isArray(json)) return json.map(nullsOut);
-  if (typeof json !== "object" || json === null) return json;
-  const entries = Object.entries(json).filter(([, value]) => value !== null);
-  return Object.fromEntries(entries.map(([key, value]) => [key, nullsOut(value)]));
 }

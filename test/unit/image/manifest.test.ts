@@ -64,7 +64,17 @@ describe("parseManifest", () => {
       withLayers({ ...image, config: { ...image.config, mediaType: "" } }, [layer]),
       "image",
     ],
+    [
+      "null instead of texts",
+      withLayers(image, [{ ...layer, mediaType: null, annotations: { a: null } }]),
+      "image",
+    ],
     ["an index", { manifests: [] }, "index"],
+    [
+      "an index with null instead of texts",
+      { manifests: [{ ...config, platform: { os: null, architecture: null, variant: null } }] },
+      "index",
+    ],
     ["both an index and an image", { ...manifest, manifests: [] }, "INVALID_ARGUMENT"],
     ["schema 1", { schemaVersion: 1, fsLayers: [] }, "INVALID_ARGUMENT"],
     ["null", null, "INVALID_ARGUMENT"],
@@ -142,6 +152,19 @@ describe("a config", () => {
     ["of an architecture of 1 MiB", { architecture: "a".repeat(1 << 20), rootfs }],
   ])("%s is refused", (_, value) => {
     expect(() => parse(value)).toThrow(expect.objectContaining({ code: "INVALID_ARGUMENT" }));
+  });
+
+  test("has the defaults of what is null, as in Go", () => {
+    const config = { Labels: { a: null }, Volumes: { "/v": null }, User: null, Env: null };
+    const text = { os: null, architecture: null, variant: null, rootfs, config };
+    expect(parse(text).config).toEqual({
+      os: "linux",
+      architecture: "",
+      Labels: { a: "" },
+      Volumes: { "/v": null },
+      User: null,
+      Env: null,
+    });
   });
 
   test("with many labels, special keys and unknown fields is accepted", () => {

@@ -154,6 +154,14 @@ describe("readSpec()", () => {
     expect(() => readSpec(file)).toThrow(field);
   });
 
+  test("takes null, which YAML writes as nothing, as absent", () => {
+    const file = join(low, "x.yaml");
+    const edits = "{env: [A=1], mounts: , hooks: null}";
+    const devices = `[{name: a, annotations: , containerEdits: ${edits}}]`;
+    writeFileSync(file, `cdiVersion: 0.6.0\nkind: v.com/c\nannotations:\ndevices: ${devices}\n`);
+    expect(readSpec(file).devices[0]!.containerEdits).toMatchObject({ env: ["A=1"], mounts: [] });
+  });
+
   test("bounds expanding YAML and endless files", () => {
     const bomb = ["a: &a [x,x,x,x,x,x,x,x,x]"];
     for (let i = 0; i < 12; i++) {

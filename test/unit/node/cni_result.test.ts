@@ -28,8 +28,20 @@ describe("parseResult", () => {
     expect(parse({ ips: [] }, "0.4.0").cniVersion).toBe("0.4.0");
   });
 
-  test("accepts null for lists, as Go programs print them", () => {
+  test("takes null as absent, as Go programs do", () => {
     expect(podIps(parse({ cniVersion: "0.3.1", interfaces: null, ips: null }), "eth0")).toEqual([]);
+    const nulls = {
+      cniVersion: null,
+      interfaces: [{ name: "eth0", mac: null, sandbox: null }],
+      ips: [{ address: "10.1.0.5/16", gateway: null, interface: null }],
+      routes: [{ dst: null }],
+    };
+    expect(parse(nulls)).toEqual({
+      cniVersion: "1.0.0",
+      interfaces: [{ name: "eth0" }],
+      ips: [{ address: "10.1.0.5/16" }],
+      routes: [{ dst: "" }],
+    });
   });
 
   test.each([

@@ -126,8 +126,11 @@ describe("the node's own credentials", () => {
       "https://t.example/v2/": { identitytoken: "id" },
       "g.example": { registrytoken: "reg" },
       "empty.example": {},
+      "null.example": { username: "n", password: "p", auth: null, identitytoken: null },
     };
-    const of = async (host: string) => (await ask({ auths }, host)).credentials;
+    const file = { auths, credHelpers: null, credsStore: null };
+    const of = async (host: string) => (await ask(file, host)).credentials;
+    expect(await of("null.example")).toEqual({ username: "n", password: "p" });
     expect(await of("docker.io")).toEqual({ username: "hub", password: "p:w" });
     expect(await of("r.example:5000")).toEqual({ username: "u", password: "p" });
     expect(await of("t.example")).toEqual({ identityToken: "id", username: "" });

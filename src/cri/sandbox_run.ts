@@ -16,6 +16,7 @@ import {
 import { makePodFiles } from "../node/pod_files.ts";
 import type * as cri from "../proto/types.ts";
 import { checkPodNamespaces, namespaceOptions } from "../spec/namespace_options.ts";
+import { unsupportedBy } from "../spec/refusals.ts";
 import { guestTraits } from "../shim/guests.ts";
 import { checkGuestPod } from "../spec/sandboxed.ts";
 import { createdAfter } from "../state/order.ts";
@@ -80,8 +81,8 @@ function checkNamespaces(context: Context, config: cri.PodSandboxConfig, handler
   checkPodNamespaces(options);
   if (isInGuest(handler)) return;
   if (options.user === undefined || supportsUserNamespaces(context, handler)) return;
-  throw new CriError(
-    "FAILED_PRECONDITION",
+  throw unsupportedBy(
+    handler.support,
     "userns_options: user namespaces need Linux 5.19 and a runtime with id-mapped mounts (runc 1.2 or newer; Status shows which handlers have them): set hostUsers to true in the pod's spec, or choose another handler",
   );
 }

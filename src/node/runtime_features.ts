@@ -15,8 +15,12 @@ export type Features = {
 
 /** Status, RunPodSandbox and CreateContainer wait for the probe. */
 const probeMs = 5_000;
-/** Retry interval after a failure, so that a hanging runtime does not delay every Status. */
-const retryMs = 60_000;
+/**
+ * Pauses before the next probe after failures, doubled from the first to the last: a node that boots may be too busy to
+ * answer in time, and a runtime that hangs must not delay every Status.
+ */
+const firstRetryMs = 5_000;
+const lastRetryMs = 60_000;
 
 export const noSupport: RuntimeSupport = { recursiveReadOnlyMounts: false, idmapMounts: false };
 
@@ -41,12 +45,13 @@ export function ociProbe(argv: string[]): FeatureProbe {
 export class RuntimeFeatures {
   readonly #probe: FeatureProbe;
   readonly #onProblem: (problem: string) => void;
-  #features = noSupport;
+  #features: RuntimeSupport = noSupport;
   /** Identifies the executables that were probed. */
   #identity: string | undefined;
   #probing = Promise.resolve();
   /** By performance.now(). */
   #retryAtMs = Number.POSITIVE_INFINITY;
+  #retryMs = firstRetryMs;
 
   constructor(probe: FeatureProbe, onProblem: (problem: string) => void) {
     this.#probe = probe;
@@ -73,11 +78,14 @@ export class RuntimeFeatures {
     try {
       const features = await this.#probe.read(AbortSignal.timeout(probeMs));
       this.#features = features === undefined ? noSupport : supported(features);
+      this.#retryMs = firstRetryMs;
     } catch (error) {
-      this.#features = noSupport;
-      this.#retryAtMs = performance.now() + retryMs;
-      const retry = `retrying in ${retryMs / 1000} s`;
-      this.#onProblem(`${this.#probe.call} failed, ${retry}: ${messageOf(error)}`);
+      const retry = `retrying in ${this.#retryMs / 1000} s`;
+      const problem = `${this.#probe.call} failed, ${retry}: ${messageOf(error)}`;
+      this.#features = { ...noSupport, unknown: problem };
+      this.#retryAtMs = performance.now() + this.#retryMs;
+      this.#retryMs = Math.min(this.#retryMs * 2, lastRetryMs);
+      this.#onProblem(problem);
     }
   }
 }

@@ -13,7 +13,7 @@ import type {
   RuntimeSupport,
 } from "./spec_inputs.ts";
 import type { OciMount } from "./oci_types.ts";
-import { invalid, unsupported } from "./refusals.ts";
+import { invalid, unsupported, unsupportedBy } from "./refusals.ts";
 import { idMappings } from "./userns.ts";
 
 const { MountPropagation } = runtime.v1;
@@ -158,7 +158,8 @@ function checkRecursive(requested: Mount, support: RuntimeSupport, name: string)
   }
   if (!support.recursiveReadOnlyMounts) {
     // The kubelet recognizes this error by its prefix (cri-api, pkg/errors).
-    throw unsupported(
+    throw unsupportedBy(
+      support,
       `RROUnsupported: ${name}: recursive_read_only needs Linux 5.12 and a runtime whose features list "rro"`,
     );
   }
@@ -221,7 +222,8 @@ function addMappings(
   const gidMappings = idMappings(requested.gidMappings);
   if (uidMappings.length === 0 && gidMappings.length === 0) return result;
   if (!support.idmapMounts) {
-    throw unsupported(
+    throw unsupportedBy(
+      support,
       `${name}: id mappings need a runtime that supports id-mapped mounts (runc 1.2 or newer)`,
     );
   }

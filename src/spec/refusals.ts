@@ -1,5 +1,6 @@
 // Makes the errors by which this room refuses a config.
 import { CriError } from "../base/errors.ts";
+import type { RuntimeSupport } from "./spec_inputs.ts";
 
 /** Refuses a value that is wrong on every node. */
 export function invalid(message: string, cause?: unknown): CriError {
@@ -9,4 +10,13 @@ export function invalid(message: string, cause?: unknown): CriError {
 /** Refuses a value that this host, runtime or pod does not support. */
 export function unsupported(message: string): CriError {
   return new CriError("FAILED_PRECONDITION", message);
+}
+
+/** Refuses what the runtime's features do not have. @returns UNAVAILABLE if the features are not known. */
+export function unsupportedBy({ unknown }: RuntimeSupport, message: string): CriError {
+  if (unknown === undefined) return unsupported(message);
+  return new CriError(
+    "UNAVAILABLE",
+    `${message}; the runtime's are not known, try again: ${unknown}`,
+  );
 }

@@ -33,6 +33,8 @@ export type RuntimeSupport = {
   idmapMounts: boolean;
   /** The runtime's ociVersionMax, if it reports one. */
   ociVersion?: string;
+  /** Why the features are not known: the runtime did not answer, and counts as one without them. */
+  unknown?: string;
 };
 
 /** Settings of daemon.json for a runtime handler's containers. */

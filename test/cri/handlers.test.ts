@@ -109,6 +109,12 @@ async function output(
   }
 }
 
+function inUserNamespace(pod: PodSandboxConfig): PodSandboxConfig {
+  const ids = [{ host_id: 1_000_000, container_id: 0, length: 65_536 }];
+  const userns_options = { mode: runtime.v1.NamespaceMode.POD, uids: ids, gids: ids };
+  return { ...pod, linux: { security_context: { namespace_options: { userns_options } } } };
+}
+
 async function featuresOf(handler: string) {
   const { runtime_handlers } = await daemon.client.Status({});
   return runtime_handlers.find(({ name }) => name === handler)?.features;
@@ -211,8 +217,24 @@ test("a runtime with unparsable features has none, and still works", async () =>
   writeWrapper("nonsense");
   const features = await featuresOf("wrapped");
   expect(features?.recursive_read_only_mounts ?? false).toBe(false);
-  expect(daemon.log).toContain("features failed, retrying in 60 s");
+  expect(daemon.log).toContain("features failed, retrying in 5 s");
   expect((await output("wrapped", "echo runs")).text).toBe("runs\n");
+});
+
+test("what may need a feature is refused as UNAVAILABLE while the features are not known", async () => {
+  writeWrapper("nonsense");
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod, "wrapped");
+  const rro = { readonly: true, recursive_read_only: true };
+  const mounts = [{ container_path: "/m", host_path: "/tmp", ...rro }];
+  const refused = [
+    await failure(daemon.create(podId, pod, "true", { mounts })),
+    await failure(daemon.runPod(inUserNamespace(daemon.podConfig()), "wrapped")),
+  ];
+  for (const { code, message } of refused) {
+    expect(code).toBe("UNAVAILABLE");
+    expect(message).toContain("not known, try again: OCI runtime: ");
+  }
 });
 
 test("a runtime that never tells its features delays its own pods, not the start", async () => {

@@ -207,7 +207,7 @@ async function specOf(
     rootfsPath: mounted.rootfsPath,
     hostname: podHostname(sandbox.config),
     targetPid: targetPid(context, container),
-    runtimeAnnotations: context.cgroup.containerAnnotations(),
+    runtimeAnnotations: await context.cgroup.containerAnnotations(call.signal),
     selinux: handlerLabels(context, container, "container"),
   });
   return systemd === undefined ? spec : systemd.apply(spec, id);

@@ -45,7 +45,7 @@ export async function startPause(
     cgroupsPath: context.cgroup.containerCgroupsPath(sandbox.cgroup.parent, id, id),
     rootfsPath,
     hostname: podHostname(config),
-    runtimeAnnotations: context.cgroup.containerAnnotations(),
+    runtimeAnnotations: await context.cgroup.containerAnnotations(signal),
     selinux: handlerLabels(context, sandbox, "guest"),
     ...(isInGuest(sandbox) ? { guest: { sysctls: sysctlsOf(context, sandbox), imageName } } : {}),
   });

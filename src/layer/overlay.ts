@@ -155,7 +155,13 @@ function mountBy(form: (typeof mountForms)[number], rootfs: string, of: Stack): 
   const named = pageOf(of.named);
   const isPlain = pathsOf(of.named).every((path) => !/[,:\\]/.test(path));
   const options = isPlain && Buffer.byteLength(named) < pageBytes ? named : pageOf(of.short);
-  mount("overlay", rootfs, "overlay", readonly ? MS_RDONLY : 0, options);
+  try {
+    mount("overlay", rootfs, "overlay", readonly ? MS_RDONLY : 0, options);
+  } catch (error) {
+    // mount(2) tells no more than EINVAL, whatever is wrong.
+    if (error instanceof Error) error.message += ` (options ${more}; the kernel's log says why)`;
+    throw error;
+  }
 }
 
 /** Of mount(2)'s options. */

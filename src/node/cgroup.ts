@@ -36,8 +36,11 @@ export type CgroupDriver = {
    * @throws CriError INVALID_ARGUMENT for a path that this driver cannot use.
    */
   pathsOf(cgroupsPath: string): CgroupPaths;
-  /** Returns annotations that make the runtime set up the container's cgroup as required. */
-  containerAnnotations(): Record<string, string>;
+  /**
+   * Returns annotations that make the runtime set up the container's cgroup as required.
+   * @throws CriError UNAVAILABLE if systemd does not answer.
+   */
+  containerAnnotations(signal: AbortSignal): Promise<Record<string, string>>;
   /** Returns the topmost part that createPodCgroup would create, so that the caller can record it first. */
   missingPodCgroup(parent: string, podId: string): string | undefined;
   createPodCgroup(parent: string, podId: string, signal: AbortSignal): Promise<{ made?: string }>;

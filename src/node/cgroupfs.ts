@@ -36,7 +36,7 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
       const text = `cgroups path ${quoted(cgroupsPath)} is not absolute (like /kubepods/pod1/c1)`;
       throw new CriError("INVALID_ARGUMENT", text);
     },
-    containerAnnotations: () => ({}),
+    containerAnnotations: () => Promise.resolve({}),
     missingPodCgroup: (parent, podId) => missingPart(mounts, podPath(parent, podId)),
     async createPodCgroup(parent, podId, signal) {
       const path = podPath(parent, podId);

@@ -17,6 +17,9 @@ const scopePrefix = "isulad";
 /** systemd's folder of what `systemctl set-property --runtime` sets. */
 const runtimeProperties = "/run/systemd/system.control";
 
+/** Of a question to systemd. */
+const askMs = 10_000;
+
 /** @param defaultParent the key cgroup-parent; "": isulad.slice. */
 export function systemdDriver(
   mounts: CgroupMounts,
@@ -33,6 +36,7 @@ export function systemdDriver(
     const folder = Object.values(cgroupFolders(mounts, slicePath(slice)))[0]!;
     return existsSync(folder) ? undefined : slice;
   };
+  let scopesHaveOomPolicy: boolean | undefined;
   return {
     name: "systemd",
     version: mounts.version,
@@ -56,8 +60,12 @@ export function systemdDriver(
       const scope = `${prefix}-${name}.scope`;
       return cgroupFolders(mounts, posix.join(slicePath(checkedSlice(slice)), scope));
     },
-    // An OOM kill of one process must not stop the container; its first process decides.
-    containerAnnotations: () => ({ "org.systemd.property.OOMPolicy": "'continue'" }),
+    // An OOM kill of one process must not stop the container; its first process decides. A systemd whose scopes lack
+    // the property (247 and 249, for example) stops none, and refuses to start one with it.
+    async containerAnnotations(signal): Promise<Record<string, string>> {
+      scopesHaveOomPolicy ??= await hasOomPolicy(signal);
+      return scopesHaveOomPolicy ? { "org.systemd.property.OOMPolicy": "'continue'" } : {};
+    },
     missingPodCgroup,
     createPodCgroup: (parent, podId) => Promise.resolve({ made: missingPodCgroup(parent, podId) }),
     // systemd creates the slice later, with its first scope, and then applies what is set before.
@@ -111,6 +119,15 @@ function slicePath(slice: string): string {
     (path, _part, index) => `${path}/${parts.slice(0, index + 1).join("-")}.slice`,
     "",
   );
+}
+
+async function hasOomPolicy(signal: AbortSignal): Promise<boolean> {
+  const result = await run(["systemctl", "show", "--property=OOMPolicy", "init.scope"], {
+    signal: AbortSignal.any([signal, AbortSignal.timeout(askMs)]),
+  });
+  if (result.exitCode === 0) return result.stdout.includes("OOMPolicy=");
+  const message = `cannot ask systemd for the properties of scopes: ${failureOutput(result)}`;
+  throw new CriError("UNAVAILABLE", message);
 }
 
 /** A slice stays active when its last scope ends. */

@@ -60,7 +60,7 @@ type SpecInput = {
   rootfsPath: string;
   /** Value of $HOSTNAME in the container. */
   hostname: string;
-  /** CgroupDriver.containerAnnotations(). */
+  /** Those of CgroupDriver.containerAnnotations(). */
   runtimeAnnotations: Record<string, string>;
   /** Absent: processes and mounts get no SELinux labels. */
   selinux?: SelinuxLabels;

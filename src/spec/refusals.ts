@@ -1,6 +1,5 @@
 // Makes the errors by which this room refuses a config.
 import { CriError } from "../base/errors.ts";
-import type { RuntimeSupport } from "./spec_inputs.ts";
 
 /** Refuses a value that is wrong on every node. */
 export function invalid(message: string, cause?: unknown): CriError {
@@ -12,8 +11,8 @@ export function unsupported(message: string): CriError {
   return new CriError("FAILED_PRECONDITION", message);
 }
 
-/** Refuses what the runtime's features do not have. @returns UNAVAILABLE if the features are not known. */
-export function unsupportedBy({ unknown }: RuntimeSupport, message: string): CriError {
+/** Refuses what the runtime's features (RuntimeSupport) do not have. @returns UNAVAILABLE if they are not known. */
+export function unsupportedBy({ unknown }: { unknown?: string }, message: string): CriError {
   if (unknown === undefined) return unsupported(message);
   return new CriError(
     "UNAVAILABLE",

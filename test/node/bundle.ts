@@ -129,7 +129,7 @@ export class Pod implements AsyncDisposable {
       cgroupsPath: this.driver.containerCgroupsPath("", this.id, id),
       rootfsPath: this.rootfs,
       hostname: "pod-host",
-      runtimeAnnotations: this.driver.containerAnnotations(),
+      runtimeAnnotations: await this.driver.containerAnnotations(signal),
     };
   }
 

@@ -18,8 +18,9 @@ const started: ChildProcess[] = [];
 copyFileSync("/bin/sh", program);
 execFileSync("mkfifo", [fifo]);
 
-afterEach(() => {
+afterEach(async () => {
   for (const { pid } of started.splice(0)) process.kill(-pid!, "SIGKILL");
+  await until("all have ended", () => processesOf(program, { dir, except: -1 }).length === 0);
 });
 afterAll(() => {
   rmSync(dir, { recursive: true, force: true });

@@ -211,10 +211,10 @@ describe("systemdDriver()", () => {
       process.env["PATH"] = path;
     });
 
-    /** Installs a systemctl that exits with the code, and returns the calls. */
-    function fakeSystemctl(exitCode: number): () => string {
+    /** Installs a systemctl that prints and exits with the code, and returns the calls. */
+    function fakeSystemctl(exitCode: number, output = ""): () => string {
       writeFileSync(calls, "");
-      const text = `#!/bin/sh\necho "$@" >> ${calls}\nexit ${exitCode}\n`;
+      const text = `#!/bin/sh\necho "$@" >> ${calls}\necho ${output}\nexit ${exitCode}\n`;
       writeFileSync(join(bin, "systemctl"), text, { mode: 0o755 });
       process.env["PATH"] = `${bin}:${path}`;
       return () => readFileSync(calls, "utf8");
@@ -224,6 +224,22 @@ describe("systemdDriver()", () => {
       const called = fakeSystemctl(exitCode);
       await own.removePodCgroup(own.ownPod("p"), signal());
       expect(called()).toBe("stop --quiet isulad-podp.slice\n");
+    });
+
+    test.each([
+      ["252", "OOMPolicy=stop", { "org.systemd.property.OOMPolicy": "'continue'" }],
+      ["247", "", {}],
+    ])("asks systemd %s once what its scopes have", async (_version, output, annotations) => {
+      const driver = systemdDriver({ version: 2, roots: { unified } }, "", properties);
+      fakeSystemctl(1, output);
+      expect(await failure(driver.containerAnnotations(signal()))).toMatchObject({
+        code: "UNAVAILABLE",
+      });
+      const called = fakeSystemctl(0, output);
+      for (const _ of [1, 2]) {
+        expect(await driver.containerAnnotations(signal())).toEqual(annotations);
+      }
+      expect(called()).toBe("show --property=OOMPolicy init.scope\n");
     });
 
     const limits = { devices: [], memory: { limit: 64n << 20n }, cpu: { quota: 5_000n } };

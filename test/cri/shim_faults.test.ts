@@ -28,8 +28,8 @@ beforeAll(async () => {
   recordingShim(program, file);
   daemon = await startDaemon({
     config: {
-      "start-timeout": "1s",
-      "runtime-timeout": "2s",
+      "start-timeout": "3s", // for shims that start on a busy machine, too
+      "runtime-timeout": "4s",
       runtimes: { kata: { "runtime-type": "io.containerd.kata.v2", "runtime-path": program } },
     },
   });

@@ -73,13 +73,13 @@ describe.each([...old, ...newer])("exec by %j", (protocol) => {
   });
 
   test("a terminal has the size that the client tells", async () => {
-    const url = await exec("read a; stty size; exit 3", { stdin: true, stdout: true, tty: true });
+    const untilTold =
+      'until [ "$(stty size 2>/dev/null)" = "37 101" ]; do sleep 0.1; done; echo told';
+    const url = await exec(untilTold, { stdin: true, stdout: true, tty: true });
     const client = await ChannelsClient.open(url, protocol);
     await client.send(resize, Buffer.from('{"Width":101,"Height":37}'));
-    await Bun.sleep(100);
-    await client.send(stdin, Buffer.from("\n"));
     await client.ended;
-    expect(client.bytesOf(stdout).toString()).toContain("37 101");
+    expect(client.bytesOf(stdout).toString()).toContain("told");
   });
 });
 

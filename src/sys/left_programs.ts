@@ -44,6 +44,7 @@ function write(file: string, program: string): boolean {
     writeFileSync(file, program, { mode: 0o600 });
     return true;
   } catch {
+    rmSync(file, { force: true }); // a full disk may have taken its name, but not its content
     return false;
   }
 }

@@ -15,10 +15,12 @@ export class Backoff {
     return nowMs >= (this.#failures.get(key)?.dueMs ?? 0);
   }
 
-  failed(key: string, nowMs: number = performance.now()): void {
+  /** Returns the milliseconds until the next retry. */
+  failed(key: string, nowMs: number = performance.now()): number {
     const count = this.#failures.get(key)?.count ?? 0;
     const waitMs = Math.min(this.#firstMs * 2 ** count, this.#maxMs);
     this.#failures.set(key, { count: count + 1, dueMs: nowMs + waitMs });
+    return waitMs;
   }
 
   succeeded(key: string): void {

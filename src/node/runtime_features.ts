@@ -1,6 +1,7 @@
 // Probes the features of runtimes (runtime-spec, features.md), again when an executable has changed: runtimes
 // are upgraded under a running daemon.
 import { statSync } from "node:fs";
+import { Backoff } from "../base/backoff.ts";
 import { messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
 import type { RuntimeSupport } from "../spec/spec_inputs.ts";
@@ -15,12 +16,8 @@ export type Features = {
 
 /** Status, RunPodSandbox and CreateContainer wait for the probe. */
 const probeMs = 5_000;
-/**
- * Pauses before the next probe after failures, doubled from the first to the last: a node that boots may be too busy to
- * answer in time, and a runtime that hangs must not delay every Status.
- */
-const firstRetryMs = 5_000;
-const lastRetryMs = 60_000;
+/** A node that boots may be too busy to answer in time, and a runtime that hangs must not delay every Status. */
+const retries = { firstMs: 5_000, maxMs: 60_000 };
 
 export const noSupport: RuntimeSupport = { recursiveReadOnlyMounts: false, idmapMounts: false };
 
@@ -51,7 +48,7 @@ export class RuntimeFeatures {
   #probing = Promise.resolve();
   /** By performance.now(). */
   #retryAtMs = Number.POSITIVE_INFINITY;
-  #retryMs = firstRetryMs;
+  readonly #backoff = new Backoff(retries);
 
   constructor(probe: FeatureProbe, onProblem: (problem: string) => void) {
     this.#probe = probe;
@@ -78,13 +75,13 @@ export class RuntimeFeatures {
     try {
       const features = await this.#probe.read(AbortSignal.timeout(probeMs));
       this.#features = features === undefined ? noSupport : supported(features);
-      this.#retryMs = firstRetryMs;
+      this.#backoff.succeeded(this.#probe.call);
     } catch (error) {
-      const retry = `retrying in ${this.#retryMs / 1000} s`;
+      const waitMs = this.#backoff.failed(this.#probe.call);
+      const retry = `retrying in ${waitMs / 1000} s`;
       const problem = `${this.#probe.call} failed, ${retry}: ${messageOf(error)}`;
       this.#features = { ...noSupport, unknown: problem };
-      this.#retryAtMs = performance.now() + this.#retryMs;
-      this.#retryMs = Math.min(this.#retryMs * 2, lastRetryMs);
+      this.#retryAtMs = performance.now() + waitMs;
       this.#onProblem(problem);
     }
   }

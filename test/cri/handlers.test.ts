@@ -109,6 +109,10 @@ async function output(
   }
 }
 
+const rroMounts = [
+  { container_path: "/m", host_path: "/tmp", readonly: true, recursive_read_only: true },
+];
+
 function inUserNamespace(pod: PodSandboxConfig): PodSandboxConfig {
   const ids = [{ host_id: 1_000_000, container_id: 0, length: 65_536 }];
   const userns_options = { mode: runtime.v1.NamespaceMode.POD, uids: ids, gids: ids };
@@ -204,12 +208,10 @@ test("a mount that only the replaced runtime supported is refused, as Status say
   writeWrapper('{"mountOptions":[]}');
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod, "wrapped");
-  const rro = { readonly: true, recursive_read_only: true };
-  const mounts = [{ container_path: "/m", host_path: "/tmp", ...rro }];
-  const error = await failure(daemon.create(podId, pod, "true", { mounts }));
+  const error = await failure(daemon.create(podId, pod, "true", { mounts: rroMounts }));
   expect(error.message).toStartWith('RROUnsupported: mount at "/m"');
   writeWrapper('{"mountOptions":["rro"]}');
-  await daemon.create(podId, pod, "true", { mounts });
+  await daemon.create(podId, pod, "true", { mounts: rroMounts });
   await daemon.removePod(podId);
 });
 
@@ -225,10 +227,8 @@ test("what may need a feature is refused as UNAVAILABLE while the features are n
   writeWrapper("nonsense");
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod, "wrapped");
-  const rro = { readonly: true, recursive_read_only: true };
-  const mounts = [{ container_path: "/m", host_path: "/tmp", ...rro }];
   const refused = [
-    await failure(daemon.create(podId, pod, "true", { mounts })),
+    await failure(daemon.create(podId, pod, "true", { mounts: rroMounts })),
     await failure(daemon.runPod(inUserNamespace(daemon.podConfig()), "wrapped")),
   ];
   for (const { code, message } of refused) {

@@ -136,6 +136,18 @@ export class Daemon implements AsyncDisposable {
     writeFileSync(this.configFile, JSON.stringify(config, null, 2));
   }
 
+  /** Has these keys, which a reload applies, in force during a call: a limit that the call runs into, for one. */
+  async configured<T>(keys: Record<string, unknown>, use: () => Promise<T>): Promise<T> {
+    this.writeConfig(keys);
+    await this.client.Reload({});
+    try {
+      return await use();
+    } finally {
+      this.writeConfig();
+      await this.client.Reload({});
+    }
+  }
+
   writeNetwork(file = "10-test.conflist", name = this.token): void {
     mkdirSync(this.cniDir, { recursive: true });
     const ipam = {
@@ -375,10 +387,23 @@ export class Daemon implements AsyncDisposable {
   }
 }
 
+/**
+ * Refuses limits under 5 s for all of a daemon's calls: those that shall succeed may take seconds on a slow machine.
+ * @throws Error
+ */
+function refuseShortLimits(config: Record<string, unknown> = {}): void {
+  for (const [key, value] of Object.entries(config)) {
+    const isShort = key.endsWith("-timeout") && /^([0-4](\.\d+)?s|\d+ms)$/.test(String(value));
+    if (isShort)
+      throw new Error(`${key} ${String(value)}: use Daemon.configured where it shall expire`);
+  }
+}
+
 /** Starts a daemon with a network and busybox, unless the options say otherwise. */
 export async function startDaemon(options: DaemonOptions = {}): Promise<Daemon> {
   if (process.getuid!() !== 0) throw new Error("this test starts containers: run it as root");
   if (!existsSync(executable)) throw new Error(`${executable} does not exist: bun run build`);
+  refuseShortLimits(options.config);
   const daemon = new Daemon(options);
   try {
     daemon.writeConfig();

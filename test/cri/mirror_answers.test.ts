@@ -21,7 +21,7 @@ beforeAll(async () => {
   registry = using.use(await FakeRegistry.start());
   mirror = using.use(await FakeRegistry.start());
   daemon = using.use(
-    await startDaemon({ config: { "pull-progress-timeout": "2s" }, image: false, network: false }),
+    await startDaemon({ config: { "pull-progress-timeout": "5s" }, image: false, network: false }),
   );
   certs = join(daemon.dir, "certs.d");
   mkdirSync(join(certs, registry.host), { recursive: true });

@@ -29,7 +29,6 @@ beforeAll(async () => {
   writeFileSync(config, "");
   daemon = await startDaemon({
     config: {
-      "start-timeout": "1s",
       runtimes: {
         kata: {
           "runtime-type": type,
@@ -146,7 +145,10 @@ describe("a shim that", () => {
       const before = daemon.snapshot();
       const pod = daemon.podConfig();
       const run = { config: pod, runtime_handler: name };
-      const failed = await failure(daemon.client.RunPodSandbox(run));
+      const limit = { "start-timeout": name === "hanging" ? "1s" : "2m" };
+      const failed = await daemon.configured(limit, () =>
+        failure(daemon.client.RunPodSandbox(run)),
+      );
       expect(failed.code).toBe(code as "UNKNOWN");
       expect(failed.message).toContain(words);
       expect(await daemon.leaksSince(before)).toEqual([]);

@@ -28,8 +28,6 @@ beforeAll(async () => {
   recordingShim(program, file);
   daemon = await startDaemon({
     config: {
-      "start-timeout": "3s", // for shims that start on a busy machine, too
-      "runtime-timeout": "4s",
       runtimes: { kata: { "runtime-type": "io.containerd.kata.v2", "runtime-path": program } },
     },
   });
@@ -81,7 +79,8 @@ test.each(["Create", "Start"])(
   async (method) => {
     const id = await daemon.create(podId, pod, "true");
     setFaults(file, { [method]: "silence" }, id);
-    const failed = await failure(daemon.client.StartContainer({ container_id: id }));
+    const start = () => failure(daemon.client.StartContainer({ container_id: id }));
+    const failed = await daemon.configured({ "start-timeout": "2s" }, start);
     expect(failed.code).toBe("DEADLINE_EXCEEDED");
     setFaults(file, {});
     await daemon.client.RemoveContainer({ container_id: id });

@@ -19,7 +19,7 @@ let daemon: Daemon;
 let pod: PodSandboxConfig;
 let podId: string;
 beforeAll(async () => {
-  daemon = await startDaemon({ config: { "runtime-timeout": "3s" } });
+  daemon = await startDaemon();
   pod = daemon.hostPodConfig();
   podId = await daemon.runPod(pod);
 });
@@ -91,11 +91,13 @@ test.skipIf(version === 2)(
     const freezer = join(hierarchy, daemon.cgroupParent, podId, "freezer.state");
     writeFileSync(freezer, "FROZEN");
     try {
-      const error = await failure(stop(id, 0));
+      const limit = { "runtime-timeout": "3s" };
+      const error = await daemon.configured(limit, () => failure(stop(id, 0)));
       expect(error.code).toBe("DEADLINE_EXCEEDED");
       expect(error.message).toMatch(/SIGKILL has not ended process \d+ \(sleep, state [DS]\)/);
       expect((await daemon.status(id)).state).toBe(ContainerState.CONTAINER_RUNNING);
-      const removal = await failure(daemon.client.RemoveContainer({ container_id: id }));
+      const remove = () => failure(daemon.client.RemoveContainer({ container_id: id }));
+      const removal = await daemon.configured(limit, remove);
       expect(removal.code).toBe("DEADLINE_EXCEEDED");
     } finally {
       writeFileSync(freezer, "THAWED");

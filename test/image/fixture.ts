@@ -15,7 +15,7 @@ const layerOptions: LayerOptions = {
   limits: { bytesMax: 2 ** 33, entriesMax: 500_000, depthMax: 256, ratioMax: 200 },
   downloadsMax: 3,
   keepsBlobs: false,
-  decoding: { processors: {}, timeoutMs: 2000 },
+  decoding: { processors: {}, timeoutMs: 30_000 },
 };
 
 export function storeOptions(graph: string): ImageStoreOptions {

@@ -24,8 +24,7 @@ beforeAll(async () => {
   writeFileSync(join(plugins.dir, "plugins/20-not-executable"), "x", { mode: 0o644 });
   const keys = {
     "plugin-registration-timeout": "6s",
-    "plugin-request-timeout": "1s",
-    "plugin-synchronize-timeout": "4s",
+    "plugin-request-timeout": "10s",
   };
   daemon = await startDaemon({ config: plugins.config(keys) });
   pod = daemon.hostPodConfig();
@@ -61,6 +60,9 @@ const podEvents = [
 const isNew = (event: string) => /UpdatePod|Validate/.test(event);
 
 let serial = 0;
+
+/** The limits that plugins run into which are told to hang. */
+const short = { "plugin-request-timeout": "1s", "plugin-synchronize-timeout": "4s" };
 
 /** Runs a container from creation to removal, so that all of its events happen. */
 async function life(pod = podId): Promise<string> {
@@ -125,7 +127,7 @@ test("plugins that exit during an event do not affect requests or other plugins"
 
 test("plugins that hang delay requests by one deadline, once", async () => {
   const all = await inEach("hang");
-  const told = witnessed(await podLife());
+  const told = witnessed(await daemon.configured(short, podLife));
   for (const { id, event } of all) {
     const why = `NRI plugin ${id} failed ${event}: .*no answer within 1000 ms`;
     expect(daemon.log).toMatch(new RegExp(why));
@@ -141,14 +143,15 @@ test.each(["Configure", "Synchronize"])(
     const told = witnessed(await podLife());
     const kinds = ["exit", "fail", "hang"] as const;
     const ids = kinds.map((kind) => `50-${kind}-${event}`);
-    const children = await Promise.all(
-      kinds.map((kind, at) =>
+    const children = await daemon.configured(short, async () => {
+      const started = kinds.map((kind, at) =>
         plugins.start(ids[at]!, "v0125", { [kind]: [event] }, { ready: false }),
-      ),
-    );
-    for (const id of ids) {
-      await until(`${id} is refused`, () => daemon.log.includes(`not admitted plugin=${id} `));
-    }
+      );
+      for (const id of ids) {
+        await until(`${id} is refused`, () => daemon.log.includes(`not admitted plugin=${id} `));
+      }
+      return Promise.all(started);
+    });
     expect(witnessed(await podLife())).toEqual(told);
     for (const id of ids)
       expect(plugins.lines(id).at(-1)!.event).toMatch(/Configure|Sync|Close|End/);
@@ -195,10 +198,11 @@ test("the failure policy decides whether a timeout fails the request and closes 
     hang,
     policy: { failRequest: true },
   });
-  expect((await failure(life())).message).toContain("50-strict failed StartContainer");
+  const error = await daemon.configured(short, () => failure(life()));
+  expect(error.message).toContain("50-strict failed StartContainer");
   await plugins.end(failing);
   const kept = await plugins.start("50-kept", "v0125", { hang, policy: { keepConnected: true } });
-  const name = await life();
+  const name = await daemon.configured(short, life);
   expect(plugins.heardOf("50-kept", name)).toContain("RemoveContainer");
   await plugins.end(kept);
   const { containers } = await daemon.client.ListContainers({});
@@ -308,7 +312,7 @@ test("a launched plugin that got SIGSTOP is killed and restarted", async () => {
   const stopped = plugins.lines("10-witness").findLast(({ event }) => event === "Configure")!.pid;
   const told = plugins.lines("10-witness").length;
   process.kill(stopped, "SIGSTOP");
-  await life();
+  await daemon.configured(short, life);
   const back = () =>
     plugins
       .lines("10-witness")

@@ -2,7 +2,6 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../../src/base/int64.ts";
 import { nri } from "../../src/proto/nri.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
@@ -20,7 +19,7 @@ let pod: PodSandboxConfig;
 let podId: string;
 
 beforeAll(async () => {
-  const keys = { "plugin-request-timeout": "1s", "metrics-port": 0 };
+  const keys = { "plugin-request-timeout": "10s", "metrics-port": 0 };
   daemon = await startDaemon({ config: plugins.config(keys) });
   pod = daemon.hostPodConfig();
   podId = await daemon.runPod(pod);
@@ -118,10 +117,10 @@ test("an answer after its deadline is dropped, and a keep_connected plugin stays
   const Configure = () => api.ConfigureResponse.encode({ failure_policy }).finish();
   const adjust = { annotations: { late: "1" } };
   const bytes = api.CreateContainerResponse.encode({ adjust }).finish();
-  const late = sleep(1_500).then(() => bytes); // the deadline is a second
+  const { promise: late, resolve: answer } = Promise.withResolvers<Uint8Array>();
   const { plugin, id } = await inService({ Configure, CreateContainer: () => late });
-  const first = await sleeper();
-  await late;
+  const first = await daemon.configured({ "plugin-request-timeout": "1s" }, sleeper);
+  answer(bytes);
   const second = await sleeper();
   const { annotations } = spec(second);
   expect([spec(first).annotations["late"], annotations["late"]]).toEqual([undefined, "1"]);
@@ -163,7 +162,7 @@ test("each event, also a notification, waits for the previous plugin's answer", 
       return new Uint8Array();
     },
   });
-  await works();
+  await daemon.configured({ "plugin-request-timeout": "1s" }, works);
   expect(heardMs).toHaveLength(2);
   expect(heardMs[1]! - heardMs[0]!).toBeGreaterThan(900); // the first one's deadline is a second
   await first.plugin.ended;

@@ -14,7 +14,7 @@ let daemon: Daemon;
 
 beforeAll(async () => {
   if (!hasGo) return;
-  const keys = { "nri-required-plugins": ["guard"], "plugin-request-timeout": "1s" };
+  const keys = { "nri-required-plugins": ["guard"] };
   daemon = await startDaemon({ config: plugins.config(keys) });
 }, 180_000);
 afterAll(async () => {
@@ -57,7 +57,8 @@ test.each<[what: string, behaviour: Behaviour]>([
   const child = await plugins.start("10-guard", "v0125", behaviour);
   const config = daemon.hostPodConfig();
   const id = await daemon.runPod(config);
-  const error = await failure(daemon.create(id, config, ["true"]));
+  const limit = { "plugin-request-timeout": behaviour.hang ? "1s" : "10s" };
+  const error = await daemon.configured(limit, () => failure(daemon.create(id, config, ["true"])));
   expect(error).toMatchObject({ code: "UNAVAILABLE" });
   expect(error.message).toContain("NRI plugin 10-guard failed CreateContainer");
   await plugins.end(child);

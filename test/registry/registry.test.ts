@@ -29,7 +29,7 @@ beforeEach(async () => {
   fake = await FakeRegistry.start();
   mirror = await FakeRegistry.start();
   configPath = fs.mkdtempSync("/tmp/isulad-certs-");
-  fixture = await openFixture({ configPath, progressTimeoutMs: 1500 });
+  fixture = await openFixture({ configPath });
   image = makeImage([makeLayer([{ name: "f", data: randomBytes(300_000) }])]);
   fake.put("a/b", "1", image);
 });
@@ -311,6 +311,8 @@ describe("a transfer", () => {
   });
 
   test("that falls silent is resumed, and fails if it stays silent", async () => {
+    await fixture[Symbol.asyncDispose]();
+    fixture = await openFixture({ configPath, progressTimeoutMs: 1500 });
     const { bytes, size } = image.layers[0]!;
     const stall = ([, response]: Parameters<FakeRegistry["intercept"]>) => {
       response.writeHead(200, { "content-length": size });

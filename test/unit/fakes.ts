@@ -12,7 +12,7 @@ export const registryOptions: RegistryOptions = {
   insecure: [],
   configPath: "",
   authFile: "",
-  progressTimeoutMs: 2000,
+  progressTimeoutMs: 30_000,
 };
 
 export function upstream(url: string, o: Partial<Upstream> = {}): Upstream {
@@ -30,7 +30,7 @@ export function pullSession(upstreams: Upstream[], o: Partial<PullSession> = {})
     servedBy: "",
     triesMax: 4,
     firstBackoffMs: 500,
-    progressTimeoutMs: 2000,
+    progressTimeoutMs: 30_000,
     ...o,
   };
 }

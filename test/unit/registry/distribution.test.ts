@@ -21,7 +21,7 @@ afterEach(async () => {
   for (const one of [fake, other]) await one[Symbol.asyncDispose]();
 });
 
-function session(progressTimeoutMs = 2000) {
+function session(progressTimeoutMs = 30_000) {
   const upstreams = [upstream(`${fake.url}/v2`, { isOrigin: false }), upstream(`${other.url}/v2`)];
   return pullSession(upstreams, { firstBackoffMs: 1, progressTimeoutMs });
 }

@@ -56,6 +56,23 @@ test("without enable-pod-events it is UNIMPLEMENTED, so that a kubelet polls", a
   });
 });
 
+test("a container that is removed while it runs stops first, however late its exit is committed", async () => {
+  const failpoints = "before:container-exited=delay:1000";
+  await using own = await startDaemon({
+    config: { "enable-pod-events": true },
+    flags: ["--allow-failpoints"],
+    env: { ISULAD_FAILPOINTS: failpoints },
+  });
+  using events = listen(own.client);
+  const pod = own.hostPodConfig();
+  const id = await own.run(await own.runPod(pod), pod, ["sleep", "600"]);
+  await own.client.RemoveContainer({ container_id: id });
+  const seen = await events.until(id, "DELETED");
+  const told = seen.filter(({ container_id }) => container_id === id);
+  expect(told.map(nameOf)).toEqual(["CREATED", "STARTED", "STOPPED", "DELETED"]);
+  expect(told[2]!.containers_statuses).toMatchObject([{ id, exit_code: 137 }]);
+});
+
 describe("the life of a pod", () => {
   test("each step once, in order, with the statuses of the whole pod as of its commit", async () => {
     using events = listen();

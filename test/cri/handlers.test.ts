@@ -18,7 +18,7 @@ const wrapper = file("wrapper");
 const realRuntime = Bun.which(ociRuntime, {
   PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin",
 });
-const subnet = freeSubnet();
+const [subnet, second] = [freeSubnet(), freeSubnet()];
 
 let daemon: Daemon;
 beforeAll(async () => {
@@ -35,7 +35,9 @@ beforeAll(async () => {
     hooks: { createRuntime: [{ path: file("hook"), args: ["hook", file("hooked")] }] },
   };
   writeFileSync(file("base.json"), JSON.stringify(base));
-  writeNetwork();
+  writeNetwork("cni", "elsewhere", subnet);
+  writeNetwork("two", "first", subnet);
+  writeNetwork("two", "second", second);
   writeWrapper('{"mountOptions":["rro"]}');
   const annotations = ["test.example.*"];
   const runtimes = {
@@ -43,6 +45,13 @@ beforeAll(async () => {
     open: { path, "pod-annotations": annotations, "container-annotations": annotations },
     shut: { path, "privileged-without-host-devices": true },
     elsewhere: { path, "cni-conf-dir": file("cni") },
+    both: { path, "cni-conf-dir": file("two"), "cni-max-conf-num": 2 },
+    one: { path, "cni-conf-dir": file("two") },
+    opens: {
+      path,
+      "privileged-without-host-devices": true,
+      "privileged-without-host-devices-all-devices-allowed": true,
+    },
     wrapped: { path: wrapper, "runtime-args": ["--from-daemon-json"] },
     absent: { "runtime-type": "io.containerd.kata.v2", "runtime-path": file("shim") },
   };
@@ -78,15 +87,15 @@ echo '${features}'
 }
 
 /** A network without a bridge, which would outlive the test. */
-function writeNetwork(): void {
-  mkdirSync(file("cni"));
+function writeNetwork(conf: string, name: string, range: string): void {
+  mkdirSync(file(conf), { recursive: true });
   const ipam = {
     type: "host-local",
     dataDir: file("ipam"),
-    ranges: [[{ subnet: `${subnet}.0/24` }]],
+    ranges: [[{ subnet: `${range}.0/24` }]],
   };
-  const list = { cniVersion: "1.0.0", name: "elsewhere", plugins: [{ type: "ptp", ipam }] };
-  writeFileSync(join(file("cni"), "10.conflist"), JSON.stringify(list));
+  const list = { cniVersion: "1.0.0", name, plugins: [{ type: "ptp", ipam }] };
+  writeFileSync(join(file(conf), `10-${name}.conflist`), JSON.stringify(list));
 }
 
 /** Runs a script in a pod of the handler. */
@@ -175,13 +184,31 @@ test("privileged without the host's devices: capabilities, but /dev as any conta
   expect(few.match(/CapEff.*/)).toEqual(all.match(/CapEff.*/));
 });
 
+test("a privileged container without the host's devices opens others only where the handler allows all", async () => {
+  const pod = daemon.hostPodConfig();
+  const { namespace_options } = pod.linux!.security_context!;
+  const config = { linux: { security_context: { privileged: true, namespace_options } } };
+  const script = "mknod /made c 1 11 && : < /made && echo opened";
+  const run = async (handler: string) =>
+    (await output(handler, script, { pod: { ...pod, ...config }, config })).text;
+  expect(await run("opens")).toBe("opened\n");
+  expect(await run("shut")).toContain("can't open /made");
+});
+
+test("a handler's pods are on as many networks as it says", async () => {
+  const interfaces = async (handler: string) =>
+    (await output(handler, "ls /sys/class/net", { pod: daemon.podConfig() })).text.split("\n");
+  expect(await interfaces("both")).toEqual(["eth0", "eth1", "lo", ""]);
+  expect(await interfaces("one")).toEqual(["eth0", "lo", ""]);
+});
+
 test("a handler's pods are on its own network", async () => {
   const before = daemon.snapshot();
   const pod = daemon.podConfig();
   const { text } = await output("elsewhere", "ip -4 -o addr show dev eth0", { pod });
   expect(text).toContain(` ${subnet}.`);
   expect(await daemon.leaksSince(before)).toEqual([]);
-  rmSync(join(file("cni"), "10.conflist"));
+  rmSync(join(file("cni"), "10-elsewhere.conflist"));
   const error = await failure(daemon.runPod(daemon.podConfig(), "elsewhere"));
   expect(error.code).toBe("UNAVAILABLE");
   expect(error.message).toContain(file("cni"));

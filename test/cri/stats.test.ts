@@ -244,3 +244,21 @@ describe("a pod", () => {
     expect((await failure(podStats(id))).code).toBe("NOT_FOUND");
   });
 });
+
+test.each([
+  ["1s", "often"],
+  ["1h", "seldom"],
+])("a stats-collect-period of %s measures %s", async (period, how) => {
+  daemon.writeConfig({ "stats-collect-period": period });
+  await daemon.restart();
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  const first = await statsOf(id);
+  await daemon.exec(id, "timeout 2 sh -c 'while :; do :; done'");
+  await sleep(4_000); // idle: the last of short periods has no CPU, the only long one has that of the loop
+  const { cpu, writable_layer } = await statsOf(id);
+  const isOften = how === "often";
+  expect(count(cpu!.usage_nano_cores) < 50_000_000n).toBe(isOften);
+  expect(String(writable_layer!.timestamp) !== String(first.writable_layer!.timestamp)).toBe(
+    isOften,
+  );
+});

@@ -2,7 +2,7 @@
 import { expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { daemonKeys } from "../../../src/base/config_keys.ts";
+import { allKeys, daemonKeys } from "../../../src/base/config_keys.ts";
 import { nriKeys } from "../../../src/base/config_nri_keys.ts";
 import { load, refusal, useConfigFolder } from "./config_file.ts";
 
@@ -171,6 +171,15 @@ test("storage-opts gives overlayfs mount options", () => {
   const native = { "storage-driver": "native", "storage-opts": ["overlay2.mountopt=index=on"] };
   expect(load(native).warnings).toEqual([expect.stringContaining("no effect with the storage")]);
 });
+
+test.each(allKeys.map(({ key }) => key))(
+  "loadConfig refuses %s that is no value of any kind, with file, line and key",
+  (key) => {
+    const [message, ...others] = refusal(`{\n"${key}": [[]]}`);
+    expect(message).toStartWith(`FILE:2: "${key}" must be `);
+    expect(others).toEqual([]);
+  },
+);
 
 /** Keys that src/base itself checks, or turns into the other fields of the configuration. */
 const resolvedInBase = ["criRuntimes", "storageOpts", "enableCriV1"];

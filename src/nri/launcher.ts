@@ -8,7 +8,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { errnoOf, messageOf } from "../base/errors.ts";
 import { type Log, logFailure } from "../base/log.ts";
 import { spawn } from "../sys/children.ts";
-import { readTextIfExists } from "../sys/file.ts";
+import { readSettings } from "../sys/file.ts";
 import { endWithin } from "../sys/supervise.ts";
 import { checkIdentity, type Plugin } from "./plugin.ts";
 
@@ -18,7 +18,6 @@ const backoffMsMax = 60_000;
 const steadyMs = 60_000;
 /** Deadline of Shutdown, and time between SIGTERM and SIGKILL. */
 const endMs = 1_000;
-const configBytesMax = 1 << 20;
 
 export type PluginFile = { path: string; index: string; name: string };
 
@@ -43,14 +42,10 @@ export function discoverPlugins(folder: string, log: Log): PluginFile[] {
 }
 
 /** Reads `NN-name.conf`, else `name.conf`; "" if neither exists. */
-export async function pluginConfig(folder: string, id: string, name: string): Promise<string> {
+export function pluginConfig(folder: string, id: string, name: string): string {
   for (const file of [`${id}.conf`, `${name}.conf`]) {
-    const text = await readTextIfExists(join(folder, file));
-    if (text === undefined) continue;
-    if (text.length > configBytesMax) {
-      throw new Error(`${join(folder, file)} exceeds ${configBytesMax} bytes`);
-    }
-    return text;
+    const text = readSettings(join(folder, file));
+    if (text !== undefined) return text;
   }
   return "";
 }

@@ -156,7 +156,7 @@ export class PluginSet implements AsyncDisposable {
     const { config, log, backend } = this.#options;
     await plugin.begin(
       plugin.kind === "launched"
-        ? await pluginConfig(config.pluginConfigPath, plugin.id, plugin.name)
+        ? pluginConfig(config.pluginConfigPath, plugin.id, plugin.name)
         : "",
     );
     let updates: ContainerUpdate[];

@@ -1,8 +1,9 @@
 // Reads certificates and keys of registries from the folders of a certs.d tree.
-import { readdir, readFile } from "node:fs/promises";
+import { readdir } from "node:fs/promises";
 import { isAbsolute, join } from "node:path";
 import { createSecureContext } from "node:tls";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { readSettings } from "../sys/file.ts";
 import type { Tls } from "./endpoint.ts";
 
 /** by: the file or folder that refers to it, for messages. */
@@ -18,31 +19,28 @@ export type CertificateFiles = {
  * Returns one Tls per client certificate; without any, one.
  * @throws CriError FAILED_PRECONDITION naming the file that is missing or wrong.
  */
-export async function readTls(
+export function readTls(
   { folder, by }: { folder: string; by: string },
   { authorities, clients }: CertificateFiles,
-): Promise<Tls[]> {
+): Tls[] {
   const file = (name: string) => ({ path: isAbsolute(name) ? name : join(folder, name), by });
-  const ca = await Promise.all(authorities.map((name) => readPem(file(name), "CERTIFICATE")));
+  const ca = authorities.map((name) => readPem(file(name), "CERTIFICATE"));
   const tls: Tls = { skipVerify: false, files: authorities, ...(ca.length > 0 && { ca }) };
   if (clients.length === 0) return [checkedTls(tls, by)];
-  return await Promise.all(
-    clients.map(async ([certName, keyName]) => {
-      const cert = await readPem(file(certName), "CERTIFICATE");
-      const key = await readPem(file(keyName), "PRIVATE KEY");
-      return checkedTls({ ...tls, cert, key, files: [...authorities, certName] }, by);
-    }),
-  );
+  return clients.map(([certName, keyName]) => {
+    const cert = readPem(file(certName), "CERTIFICATE");
+    const key = readPem(file(keyName), "PRIVATE KEY");
+    return checkedTls({ ...tls, cert, key, files: [...authorities, certName] }, by);
+  });
 }
 
 /** @throws CriError FAILED_PRECONDITION if it is missing or holds no part of that kind. */
-async function readPem(
-  { path, by }: PemFile,
-  what: "CERTIFICATE" | "PRIVATE KEY",
-): Promise<string> {
+function readPem({ path, by }: PemFile, what: "CERTIFICATE" | "PRIVATE KEY"): string {
   let text: string;
   try {
-    text = await readFile(path, "utf8");
+    const found = readSettings(path, { fatal: false }); // comments may be of any encoding
+    if (found === undefined) throw new Error("no such file");
+    text = found;
   } catch (error) {
     const message = `${by} names ${path}: ${messageOf(error)}`;
     throw new CriError("FAILED_PRECONDITION", message, { cause: error });
@@ -78,7 +76,7 @@ export async function dockerCertificates(folder: string): Promise<Tls | undefine
     const keyName = certName.replace(/cert$/, "key");
     clients.push([certName, names.includes(keyName) ? keyName : certName]);
   }
-  return (await readTls({ folder, by: folder }, { authorities, clients }))[0];
+  return readTls({ folder, by: folder }, { authorities, clients })[0];
 }
 
 async function namesIn(folder: string): Promise<string[]> {

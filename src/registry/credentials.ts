@@ -6,6 +6,7 @@ import { throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonValue, withoutNulls } from "../base/json.ts";
 import { quoted } from "../base/text.ts";
+import { readSettings } from "../sys/file.ts";
 import { type RunResult, run } from "../sys/run.ts";
 import { parseAs } from "../base/schema.ts";
 
@@ -88,21 +89,21 @@ const AuthFile = v.object({
 });
 type AuthFile = v.InferOutput<typeof AuthFile>;
 
-const fileBytesMax = 1 << 20;
 const helperMs = 10_000;
 
 /** @throws CriError FAILED_PRECONDITION that shows nothing of the file's content. */
-export async function readAuthFile(path: string): Promise<AuthFile | undefined> {
+export function readAuthFile(path: string): AuthFile | undefined {
   if (path === "") return undefined;
   let parsed: unknown;
   try {
-    const found = await stat(path);
-    if (found.size > fileBytesMax) throw new Error(`it is longer than ${fileBytesMax} bytes`);
-    parsed = jsonValue(await readFile(path, "utf8"));
+    const text = readSettings(path);
+    if (text === undefined) throw new Error("no such file; create it, or unset registry-auth-file");
+    parsed = jsonValue(text);
   } catch (error) {
     const reason = error instanceof SyntaxError ? "it is not JSON" : messageOf(error);
-    const hint = errnoOf(error) === "ENOENT" ? "; create it, or unset registry-auth-file" : "";
-    throw new CriError("FAILED_PRECONDITION", `registry-auth-file ${path}: ${reason}${hint}`);
+    throw new CriError("FAILED_PRECONDITION", `registry-auth-file ${path}: ${reason}`, {
+      cause: error,
+    });
   }
   try {
     return parseAs(AuthFile, withoutNulls(parsed), path);

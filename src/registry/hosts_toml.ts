@@ -144,5 +144,5 @@ async function certificatesOf(host: Host, { file, folder }: HostsFolder): Promis
     const [cert, key] = typeof client === "string" ? [client, ""] : client;
     return [cert, key || cert];
   });
-  return await readTls({ folder, by: file }, { authorities: [host.ca].flat(), clients });
+  return readTls({ folder, by: file }, { authorities: [host.ca].flat(), clients });
 }

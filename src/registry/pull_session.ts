@@ -47,7 +47,7 @@ export async function openPullSession(
 ): Promise<PullSession> {
   throwIfAborted(ref.name, signal);
   const endpoints = await resolveEndpoints(ref.domain, options);
-  const file = await readAuthFile(options.authFile);
+  const file = readAuthFile(options.authFile);
   const upstreamAt = async (endpoint: Endpoint): Promise<Upstream> => {
     const host = endpoint.isOrigin ? ref.domain : hostOf(endpoint.url);
     const lookup = { host, repository: ref.path, path: options.authFile, signal };

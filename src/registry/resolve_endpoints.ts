@@ -5,7 +5,7 @@
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
 import { errnoOf } from "../base/errors.ts";
-import { readTextIfExists } from "../sys/file.ts";
+import { readSettings } from "../sys/file.ts";
 import { dockerCertificates, unreadable } from "./certificates.ts";
 import { registryUrl, type Endpoint, type Tls } from "./endpoint.ts";
 import { endpointsOfHostsFile, parseHostsFile } from "./hosts_toml.ts";
@@ -33,7 +33,12 @@ export async function resolveEndpoints(
   const origins = originsOf(domain, options);
   const folder = await configFolder(domain, options.configPath);
   const file = folder === undefined ? "" : join(folder, "hosts.toml");
-  const text = file === "" ? undefined : await readTextIfExists(file).catch(unreadable);
+  let text: string | undefined;
+  try {
+    text = file === "" ? undefined : readSettings(file);
+  } catch (error) {
+    unreadable(error);
+  }
   if (folder !== undefined && text) {
     return await endpointsOfHostsFile(parseHostsFile(text, file), { file, folder, origins });
   }

@@ -1,6 +1,7 @@
 // Knows what the guests of well-known shims lack. Of other shims nothing is refused: their runtime decides.
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync } from "node:fs";
 import type { ShimSettings } from "../node/oci_runtime.ts";
+import { readSettings } from "../sys/file.ts";
 
 export type GuestTraits = {
   /** Its containers can use the node's network. */
@@ -29,6 +30,6 @@ export function guestTraits({ type, configPath }: ShimSettings): GuestTraits {
 /** runsc's own network stack serves pods with a network namespace of their own only. */
 function usesHostNetwork(configPath: string): boolean {
   const file = [configPath, ...runscConfigs].find((path) => path !== "" && existsSync(path));
-  if (file === undefined) return false;
-  return /^\s*network\s*=\s*["']host["']/m.test(readFileSync(file, "utf8"));
+  const text = file === undefined ? undefined : readSettings(file);
+  return text !== undefined && /^\s*network\s*=\s*["']host["']/m.test(text);
 }

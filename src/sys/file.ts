@@ -8,12 +8,13 @@ import {
   readSync,
   renameSync,
   rmSync,
+  statSync,
   writeFileSync,
   writeSync,
 } from "node:fs";
 import { open, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { dirname } from "node:path";
-import { errnoOf } from "../base/errors.ts";
+import { errnoOf, messageOf } from "../base/errors.ts";
 import { Descriptor } from "./descriptor.ts";
 
 const modeDefault = 0o600;
@@ -102,6 +103,24 @@ export function readTextBounded(path: string, bytesMax: number, { fatal = false 
   const bytes = readBounded(path, bytesMax + 1);
   if (bytes.length > bytesMax) throw new Error(`is over ${bytesMax} bytes`);
   return new TextDecoder("utf-8", { fatal }).decode(bytes);
+}
+
+/**
+ * Reads a text file that people write, of at most 1 MiB; undefined where there is none. Never waits, as a read of a
+ * FIFO would. fatal: as in readTextBounded.
+ * @throws for what is no regular file, too long or not UTF-8, and the errors of open(2) and read(2).
+ */
+export function readSettings(path: string, { fatal = true } = {}): string | undefined {
+  const kind = statSync(path, { throwIfNoEntry: false });
+  if (kind === undefined) return undefined;
+  if (!kind.isFile()) throw new Error(`${path} is not a regular file`);
+  try {
+    return readTextBounded(path, 1 << 20, { fatal });
+  } catch (error) {
+    if (errnoOf(error) !== undefined) throw error;
+    const why = error instanceof TypeError ? "is not UTF-8" : messageOf(error);
+    throw new Error(`${path} ${why}`, { cause: error });
+  }
 }
 
 /** Writes all bytes; position: as in pwrite(2), absent: the descriptor's own. */

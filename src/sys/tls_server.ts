@@ -1,7 +1,7 @@
 // Makes TLS servers whose certificate can be renewed while they serve.
-import { readFileSync } from "node:fs";
 import { createSecureContext, createServer, type Server, type TLSSocket } from "node:tls";
 import { CriError, messageOf } from "../base/errors.ts";
+import { readSettings } from "./file.ts";
 
 /** Paths of PEM files. */
 export type TlsFiles = { cert: string; key: string };
@@ -25,7 +25,7 @@ export function createTlsServer(
     server,
     renewal: (files) => {
       const next = readPem(files, what);
-      if (next.cert.equals(pem.cert) && next.key.equals(pem.key)) return undefined;
+      if (next.cert === pem.cert && next.key === pem.key) return undefined;
       return () => {
         server.setSecureContext(next);
         pem = next;
@@ -34,13 +34,19 @@ export function createTlsServer(
   };
 }
 
-function readPem({ cert, key }: TlsFiles, what: string): { cert: Buffer; key: Buffer } {
+function readPem({ cert, key }: TlsFiles, what: string): { cert: string; key: string } {
   try {
-    const pem = { cert: readFileSync(cert), key: readFileSync(key) };
+    const pem = { cert: textOf(cert), key: textOf(key) };
     createSecureContext(pem); // throws unless they belong together
     return pem;
   } catch (cause) {
     const message = `cannot serve ${what} with TLS (${cert}, ${key}): ${messageOf(cause)}`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
+}
+
+function textOf(path: string): string {
+  const text = readSettings(path, { fatal: false });
+  if (text === undefined) throw new Error(`${path}: no such file`);
+  return text;
 }

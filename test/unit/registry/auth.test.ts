@@ -1,15 +1,16 @@
 // Tests the choice of credentials, their sources on the node, and token requests.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { execFileSync } from "node:child_process";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { CriError } from "../../../src/base/errors.ts";
 import { parseChallenges, tokenOf, tokenRequest } from "../../../src/registry/auth.ts";
 import {
   credentialsFor,
   nodeCredentials,
   readAuthFile,
 } from "../../../src/registry/credentials.ts";
-import { failure } from "../../expect.ts";
 
 describe("parseChallenges", () => {
   test("reads several challenges, quotes and escapes", () => {
@@ -110,7 +111,17 @@ describe("the node's own credentials", () => {
   const signal = new AbortController().signal;
   async function ask(file: object, host: string, repository = "a/b") {
     fs.writeFileSync(path, JSON.stringify(file));
-    return await nodeCredentials(await readAuthFile(path), { host, repository, path, signal });
+    return await nodeCredentials(readAuthFile(path), { host, repository, path, signal });
+  }
+
+  function refusal(file: string): CriError {
+    try {
+      readAuthFile(file);
+    } catch (error) {
+      if (error instanceof CriError) return error;
+      throw error;
+    }
+    throw new Error(`${file} was accepted`);
   }
 
   /** A credential helper, as a shell script; $1 is "get" and the server comes on standard input. */
@@ -197,16 +208,19 @@ describe("the node's own credentials", () => {
     ["null", "not valid"],
   ])("refuse the file %j with its path", async (text, why) => {
     fs.writeFileSync(path, text);
-    const error = await failure(readAuthFile(path));
+    const error = refusal(path);
     expect(error.code).toBe("FAILED_PRECONDITION");
     expect(error.message).toContain("registry-auth-file");
     expect(error.message).toContain(why);
   });
 
-  test("refuse a missing or too long file", async () => {
-    expect((await failure(readAuthFile(join(dir, "absent")))).message).toContain("create it");
+  test("refuse a missing file, a too long one and a FIFO", () => {
+    expect(refusal(join(dir, "absent")).message).toContain("create it");
     fs.writeFileSync(path, " ".repeat((1 << 20) + 1));
-    expect((await failure(readAuthFile(path))).message).toContain("longer than");
-    expect(await readAuthFile("")).toBeUndefined();
+    expect(refusal(path).message).toContain("is over 1048576 bytes");
+    const fifo = join(dir, "fifo");
+    execFileSync("mkfifo", [fifo]);
+    expect(refusal(fifo).message).toContain("is not a regular file");
+    expect(readAuthFile("")).toBeUndefined();
   });
 });

@@ -1,5 +1,6 @@
 // Tests the endpoints of registries from hosts.toml files, mirrors and insecure registries.
 import { afterAll, afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { execFileSync } from "node:child_process";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -222,6 +223,24 @@ skip_verify = true
     expect(error.message).toContain("hosts.toml");
     expect(error.message).toContain(why);
     expect(error.message).not.toContain("s3cret");
+  });
+
+  test("refuses files that it would have to wait for, and text in another encoding", async () => {
+    const texts = { "hosts.toml": 'ca = "fifo.pem"' };
+    configure("fifo.example", texts);
+    const folder = join(configPath, "fifo.example");
+    execFileSync("mkfifo", [join(folder, "fifo.pem")]);
+    const refusal = async () => {
+      const error = await failure(urls("fifo.example"));
+      expect(error.code).toBe("FAILED_PRECONDITION");
+      return error.message;
+    };
+    expect(await refusal()).toContain("fifo.pem is not a regular file");
+    fs.writeFileSync(join(folder, "hosts.toml"), Buffer.from('server = "http://\xe4"', "latin1"));
+    expect(await refusal()).toContain("hosts.toml is not UTF-8");
+    fs.rmSync(join(folder, "hosts.toml"));
+    execFileSync("mkfifo", [join(folder, "hosts.toml")]);
+    expect(await refusal()).toContain("hosts.toml is not a regular file");
   });
 });
 

@@ -20,6 +20,7 @@ import { procMasks } from "../src/base/proc_masks.ts";
 import { runtime } from "../src/proto/messages.js";
 import type { ContainerConfig, ContainerStatus, PodSandboxConfig } from "../src/proto/types.ts";
 import { type Client, connect } from "../src/cli/client.ts";
+import { type DaemonOptions, refuseShortLimits } from "./daemon_options.ts";
 import { isGuest, pace, until } from "./expect.ts";
 import { end, freeSubnet, mountTmpfs, processesOf, tellLastWords, unmountUnder } from "./host.ts";
 import { busyboxImage, ociArchive, type TestImage } from "./image_maker.ts";
@@ -36,22 +37,6 @@ export const busybox = "docker.io/library/busybox:latest";
 const { NamespaceMode, ContainerState } = runtime.v1;
 /** Two guests at once, with writers, have taken 44 s. */
 const startMsMax = isGuest ? 120_000 : 45_000;
-
-export type DaemonOptions = {
-  /** Additional keys of daemon.json. */
-  config?: Record<string, unknown>;
-  flags?: string[];
-  /** Additional environment variables. */
-  env?: Record<string, string>;
-  /** false: the CNI folder starts empty. */
-  network?: boolean;
-  /** false: no image is loaded. */
-  image?: boolean;
-  /** Another build than the one under test, with the same file name. */
-  executable?: string;
-  /** true: it has a session of its own, as a service has. */
-  detached?: boolean;
-};
 
 export type Exit = { exitCode: number; reason: string; status: ContainerStatus };
 
@@ -384,18 +369,6 @@ export class Daemon implements AsyncDisposable {
     spawnSync("ip", ["link", "del", this.bridge]);
     removeCgroups(this.token);
     rmSync(this.dir, { recursive: true, force: true });
-  }
-}
-
-/**
- * Refuses limits under 5 s for all of a daemon's calls: those that shall succeed may take seconds on a slow machine.
- * @throws Error
- */
-function refuseShortLimits(config: Record<string, unknown> = {}): void {
-  for (const [key, value] of Object.entries(config)) {
-    const isShort = key.endsWith("-timeout") && /^([0-4](\.\d+)?s|\d+ms)$/.test(String(value));
-    if (isShort)
-      throw new Error(`${key} ${String(value)}: use Daemon.configured where it shall expire`);
   }
 }
 

@@ -1,9 +1,8 @@
 // Chooses the credentials for a registry: those of the pull, else the node's own from a file in the format
 // of Docker's config.json (auths, credHelpers, credsStore).
-import { readFile, stat } from "node:fs/promises";
 import * as v from "valibot";
 import { throwIfAborted } from "../base/abort.ts";
-import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { CriError, messageOf } from "../base/errors.ts";
 import { jsonValue, withoutNulls } from "../base/json.ts";
 import { quoted } from "../base/text.ts";
 import { readSettings } from "../sys/file.ts";

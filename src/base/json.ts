@@ -2,6 +2,8 @@
 // duplicate keys) that knows the line of each value, for messages about daemon.json. No other file of src
 // calls JSON.stringify or JSON.parse (test/tidy.test.ts).
 
+import { printable } from "./text.ts";
+
 // TypeScript's library does not declare rawJSON yet.
 const raw = JSON as unknown as { rawJSON(text: string): unknown };
 
@@ -163,7 +165,7 @@ class Reader {
       if (!this.#take(":")) this.#expected(`":" after "${key}"`, false);
       members.push({ key, line, node: this.value(depth + 1) });
     } while (this.#take(","));
-    if (!this.#take("}")) this.#expected('"," or "}"', false);
+    if (!this.#take("}")) this.#expectedEnd("}");
     return members;
   }
 
@@ -176,7 +178,7 @@ class Reader {
       if (this.#text[this.#at] === "]") this.#expected("a value", true);
       items.push(this.value(depth + 1));
     } while (this.#take(","));
-    if (!this.#take("]")) this.#expected('"," or "]"', false);
+    if (!this.#take("]")) this.#expectedEnd("]");
     return items;
   }
 
@@ -219,7 +221,15 @@ class Reader {
 
   #here(): string {
     const rest = this.#text.slice(this.#at, this.#at + 12).split("\n")[0];
-    return rest === undefined || rest === "" ? "the end of the file" : jsonText(rest);
+    if (rest === undefined || rest === "") return "the end of the file";
+    // A text with quotes of its own stays as the file has it.
+    return rest.startsWith('"') ? printable(rest) : jsonText(rest);
+  }
+
+  #expectedEnd(mark: string): never {
+    const isValue = /["\w{[-]/.test(this.#text[this.#at] ?? "");
+    if (isValue) this.#fail(`a comma is missing before ${this.#here()}`);
+    this.#expected(`"," or "${mark}"`, false);
   }
 
   #expected(what: string, afterComma: boolean): never {

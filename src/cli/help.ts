@@ -66,7 +66,7 @@ export async function programHelp(program: {
     parts.push(section(heading, await described(commands)));
   }
   parts.push(
-    `${name} COMMAND --help describes a command, ${name} daemon --help\nthe flags of the daemon.\n`,
+    `${name} COMMAND --help describes a command, ${name} daemon --help the\nflags of the daemon. ${name} --version prints version and commit.\n`,
   );
   return parts.join("\n");
 }

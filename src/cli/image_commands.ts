@@ -4,6 +4,7 @@ import { defineCommand } from "citty";
 import { print, say } from "./output.ts";
 import { repeatable, UsageError } from "./options.ts";
 import { follow } from "./progress.ts";
+import { withAdvice } from "./pull_advice.ts";
 import { forEach, hostArg, withClient } from "./daemon_command.ts";
 import { shortId, size } from "./text.ts";
 
@@ -37,7 +38,10 @@ export const pull = defineCommand({
       return forEach(args._, async (image) => {
         const request = { image, auth };
         const quiet = args.quiet === true;
-        const [id = ""] = await follow(client.Pull(request), { title: `Pulling ${image}`, quiet });
+        const pulling = follow(client.Pull(request), { title: `Pulling ${image}`, quiet });
+        const [id = ""] = await pulling.catch(async (error: unknown) => {
+          throw await withAdvice(client, image, error);
+        });
         print(quiet ? id : `Image is up to date for ${id}`);
       });
     }),

@@ -1,5 +1,6 @@
 // Implements isulad-ts pods, ps and images, with crictl's tables.
 import { defineCommand } from "citty";
+import { nearest } from "../base/edit_distance.ts";
 import { runtime } from "../proto/messages.js";
 import type { Container, Image, PodSandbox } from "../proto/types.ts";
 import type { Client } from "./client.ts";
@@ -22,7 +23,7 @@ import {
 import { checkFormat, screenTable, show, tableFormatArgs } from "./format.ts";
 import { prune } from "./image_commands.ts";
 import { verify } from "./images_verify.ts";
-import { print } from "./output.ts";
+import { print, say } from "./output.ts";
 import { containerStates, podStates } from "./states.ts";
 import { age, jsonForm, protoJson, shortId, size } from "./text.ts";
 
@@ -123,9 +124,11 @@ function withoutDigest(image: string): string {
   return process.stdout.isTTY ? image.replace(/(?<=:[\w.-]+)@sha256:[0-9a-f]{64}$/, "") : image;
 }
 
+const imagesCommands = { prune, verify };
+
 export const images = defineCommand({
   meta: { description: "List images" },
-  subCommands: { prune, verify },
+  subCommands: imagesCommands,
   args: {
     image: {
       type: "positional",
@@ -142,11 +145,20 @@ export const images = defineCommand({
       checkFormat(args);
       const response = await listImages(client, args.image, { args, rawArgs });
       if (args.quiet) return printIds(response.images);
+      if (args.image && response.images.length === 0) say(noImage(args.image));
       const value = protoJson(runtime.v1.ListImagesResponse.toObject(response, jsonForm));
       const shown = { fullIds: showsFullIds(args), digests: args.digests === true };
       return await show(args, value, () => imageTable(response.images, shown));
     }),
 });
+
+/** A mistyped subcommand is taken for an image's name. */
+function noImage(name: string): string {
+  const command = nearest(name, Object.keys(imagesCommands), 2);
+  const advice =
+    command === "" ? "isulad-ts images lists all" : `did you mean isulad-ts images ${command}?`;
+  return `isulad-ts: no image ${name}: ${advice}`;
+}
 
 /** Formats a row for each tag; an untagged image has one row, with the repository of its first digest. */
 export function imageTable(

@@ -15,6 +15,7 @@ import { print, ReaderGone, readerGoneCode, say, writeOut } from "./output.ts";
 import { repeatable, UsageError } from "./options.ts";
 import { everyValue } from "./program.ts";
 import { follow } from "./progress.ts";
+import { withAdvice } from "./pull_advice.ts";
 import { requireTerminal } from "./terminal.ts";
 import { passInput, showTerminal } from "./run_attached.ts";
 import { containerConfig, nameOf, podConfig, runLabel, type RunOptions } from "./run_options.ts";
@@ -161,8 +162,12 @@ async function resolveImage(
   const known = await client.ImageStatus({ image: { image: name } }, { signal });
   if (known.image?.id && !options.pull) return known.image.id;
   const pulling = client.Pull({ image: name }, { signal });
-  const [id = ""] = await follow(pulling, { title: `Pulling ${name}`, quiet: false });
-  return id;
+  try {
+    const [id = ""] = await follow(pulling, { title: `Pulling ${name}`, quiet: false });
+    return id;
+  } catch (error) {
+    throw await withAdvice(client, name, error);
+  }
 }
 
 async function runPod(

@@ -70,7 +70,10 @@ export const rm = defineCommand({
       const ids = args.all ? listed.map(({ id }) => id ?? "") : chosen;
       return await forEachContainer(find, ids, async ({ id, state }) => {
         if (state === running && !args.force) {
-          throw new CriError("FAILED_PRECONDITION", "is running: stop it first, or use --force");
+          throw new CriError(
+            "FAILED_PRECONDITION",
+            "the container is running: stop it first (isulad-ts stop), or use --force",
+          );
         }
         await client.RemoveContainer({ container_id: id });
       });
@@ -110,7 +113,10 @@ export const rmp = defineCommand({
       return await forEach(ids, async (text) => {
         const { id, state } = await find.pod(text);
         if (state === ready && !args.force) {
-          throw new CriError("FAILED_PRECONDITION", "is ready: stop it first, or use --force");
+          throw new CriError(
+            "FAILED_PRECONDITION",
+            "the pod is ready: stop it first (isulad-ts stopp), or use --force",
+          );
         }
         const abandons = args["abandon-network"] === true;
         await removePod(client, id).catch(async (error: unknown) => {

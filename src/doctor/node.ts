@@ -35,7 +35,7 @@ export type Node = {
   /** Returns true for a program that PATH finds. */
   isInstalled(name: string): boolean;
   /**
-   * Returns the beginning of the standard output: by default 1 MiB, within 5 s.
+   * Returns the beginning of the standard output: by default 1 MiB, within 15 s.
    * @throws if the program fails, is missing or is late.
    */
   output(argv: string[], bounds?: OutputBounds): Promise<string>;
@@ -50,7 +50,8 @@ export type Node = {
   trace(settings: TraceSettings): Promise<void>;
 };
 
-const programMs = 5_000;
+/** Right after an installation, a slow machine reads a runtime's executable from its disk for more than 5 s. */
+const programMs = 15_000;
 const programBytesMax = 1 << 20;
 const dialMs = 3_000;
 

@@ -4,7 +4,7 @@ import { basename, dirname, join } from "node:path";
 import { URL } from "node:url";
 import type { Config } from "../base/config.ts";
 import { splitAddress } from "../base/config_values.ts";
-import { errnoOf, messageOf } from "../base/errors.ts";
+import { codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import type { RuntimeEntry } from "../base/runtime_values.ts";
 import { ConfDir, executables } from "../node/cni_conf.ts";
 import { findPlugin } from "../node/cni_exec.ts";
@@ -55,7 +55,12 @@ async function checkRuntime(node: Node, { name, entry, state }: Named): Promise<
     return { check, ...judged(text, state) };
   } catch (error) {
     const detail = `${path} --version fails: ${messageOf(error)}`;
-    return { check, state, detail, mend: "install it again, for this machine's architecture" };
+    // A machine that has just installed packages, or is short of CPU, is late without anything being wrong.
+    const mend =
+      codeOf(error) === "DEADLINE_EXCEEDED"
+        ? "repeat isulad-ts doctor when the machine is less busy"
+        : "install it again, for this machine's architecture";
+    return { check, state, detail, mend };
   }
 }
 

@@ -4,7 +4,7 @@ import { open, readFile, stat } from "node:fs/promises";
 import { join, posix } from "node:path";
 import * as v from "valibot";
 import { throwIfAborted } from "../base/abort.ts";
-import { CriError, errnoOf } from "../base/errors.ts";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { platformManifest } from "./platform_manifest.ts";
 import { digestOf } from "../base/digest.ts";
 import { parseAs, parseJson } from "../base/schema.ts";
@@ -66,8 +66,11 @@ async function lookupIn(path: string, o: ArchiveOptions): Promise<Lookup> {
   try {
     found = await stat(path);
   } catch (error) {
-    const code = errnoOf(error) === "ENOENT" ? "NOT_FOUND" : "INVALID_ARGUMENT";
-    throw new CriError(code, `cannot read ${path} on the daemon's host`, { cause: error });
+    const isAbsent = errnoOf(error) === "ENOENT";
+    const code = isAbsent ? "NOT_FOUND" : "INVALID_ARGUMENT";
+    const reason = isAbsent ? "no such file" : (errnoOf(error) ?? messageOf(error));
+    const message = `cannot read ${path} on the daemon's host: ${reason}`;
+    throw new CriError(code, message, { cause: error });
   }
   if (found.isDirectory()) {
     return async (name) => {

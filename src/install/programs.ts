@@ -148,7 +148,8 @@ export async function installPackages(
     throw new CriError("FAILED_PRECONDITION", `programs are missing: ${names}; ${advice}`);
   }
   const packages = missing.map((need) => need[manager]);
-  await act(target, `install the packages ${packages.join(" ")}`, async () => {
+  const action = `install the packages ${packages.join(" ")} (by ${manager}; it may take minutes)`;
+  await act(target, action, async () => {
     await (manager === "apt" ? aptInstall(target, packages) : dnfInstall(target, packages));
     const left = missing.filter(isMissing).map(({ name }) => name);
     if (left.length === 0) return;

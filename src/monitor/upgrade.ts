@@ -12,8 +12,8 @@ import type { MonitorLock } from "./monitor_lock.ts";
 import { monitorArgs } from "./protocol.ts";
 import type { LogWorkers } from "./log_workers.ts";
 
-/** How long the new executable may take to read the records. */
-const checkMs = 10_000;
+/** How long the new executable may take to read the records: a slow disk reads it for the first time. */
+const checkMs = 20_000;
 /** Limit for the calls under way (execs) to end. */
 const quiesceMs = 10_000;
 

@@ -344,8 +344,9 @@ export class MonitorClient implements AsyncDisposable {
       await this.#calls.send(socket, "upgrade", { argv: this.#program });
     } catch (error) {
       if (socket.destroyed) return true; // the next greeting tells the outcome; a silent monitor is killed
-      const fields = { pid, error: messageOf(error) };
-      this.#log.error("the monitor was not upgraded and serves as its old build", fields);
+      const failed = "the monitor was not upgraded and serves as its old build";
+      const next = "the daemon's next start tries again";
+      this.#log.error(`${failed}; ${next}`, { pid, error: messageOf(error) });
     } finally {
       clearTimeout(late);
     }

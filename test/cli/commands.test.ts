@@ -3,6 +3,7 @@ import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { CriError } from "../../src/base/errors.ts";
 import { runtime } from "../../src/proto/messages.js";
 import { fakeDaemon } from "./fake_daemon.ts";
 
@@ -79,6 +80,41 @@ test("ps lists running containers, with -a all, and with --pod those of a pod", 
   expect(daemon.calls).toEqual(["ListContainers", "ListPodSandbox", "ListContainers"]);
 });
 
+test("images of a name that no image has says so, and finds a mistyped subcommand", async () => {
+  await using _ = await fakeDaemon(socket, { ListImages: () => ({ images: [] }) });
+  const header = "IMAGE               TAG                 IMAGE ID            SIZE\n";
+  for (const [name, advice] of [
+    ["prun", "did you mean isulad-ts images prune?"],
+    ["busybox", "isulad-ts images lists all"],
+  ] as const) {
+    const stderr = `isulad-ts: no image ${name}: ${advice}\n`;
+    expect(await isuladTs("images", name)).toEqual({ code: 0, stdout: header, stderr });
+  }
+  expect((await isuladTs("images")).stderr).toBe("");
+});
+
+test("pull and run tell which other tags the node has when the registry cannot be reached", async () => {
+  await using _ = await fakeDaemon(socket, {
+    ListImages: () => ({ images: [{ id: "sha256:1", repo_tags: ["registry.example/app:1"] }] }),
+    ImageStatus: () => ({}),
+    async *Pull() {
+      yield {};
+      throw new CriError("UNAVAILABLE", "cannot get it");
+    },
+  });
+  const reason = "cannot get it; this node has registry.example/app:1\n";
+  const pulled = await isuladTs("pull", "registry.example/app");
+  expect([pulled.code, pulled.stderr]).toEqual([
+    1,
+    `Pulling registry.example/app\nregistry.example/app: ${reason}`,
+  ]);
+  const ran = await isuladTs("run", "registry.example/app");
+  expect([ran.code, ran.stderr]).toEqual([
+    125,
+    `Pulling registry.example/app\nisulad-ts: ${reason}`,
+  ]);
+});
+
 test("rm continues after a failure, and removes a running container only with --force", async () => {
   const removed: unknown[] = [];
   await using daemon = await fakeDaemon(socket, {
@@ -98,7 +134,7 @@ test("rm continues after a failure, and removes a running container only with --
     code: 1,
     stdout: "done\n",
     stderr:
-      "none: container none not found: isulad-ts ps -a lists all\nruns: is running: stop it first, or use --force\n",
+      "none: container none not found: isulad-ts ps -a lists all\nruns: the container is running: stop it first (isulad-ts stop), or use --force\n",
   });
   expect((await isuladTs("rm", "-f", "runs")).code).toBe(0);
   expect(removed).toEqual(["done-whole", "runs-whole"]);

@@ -49,6 +49,9 @@ test("merged merges maps at every depth, replaces all else, and each part keeps 
 test.each([
   ['{"a": 1,\n"a": 2}', 2, '"a" is given twice, first in line 1'],
   ['{\n"a": 1,\n}', 3, 'a comma before "}"'],
+  ['{"a": 1\n"b": "c"}', 2, 'a comma is missing before "b": "c"}'],
+  ["[1 2]", 1, 'a comma is missing before "2]"'],
+  ['{"a": 1;}', 1, 'expected "," or "}", found ";}"'],
   ['{\n# words\n"a": 1}', 2, "JSON knows no comments"],
   ['{"a": 1}\nx', 2, 'unexpected "x" after the end'],
   ['{"a"', 1, 'expected ":" after "a", found the end of the file'],

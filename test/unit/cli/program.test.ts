@@ -139,8 +139,8 @@ Others:
           shows and shows and shows files
   fail
 
-prog COMMAND --help describes a command, prog daemon --help
-the flags of the daemon.`;
+prog COMMAND --help describes a command, prog daemon --help the
+flags of the daemon. prog --version prints version and commit.`;
 
 const listUsage = `Usage: prog list [OPTION…] [WORD…]
 

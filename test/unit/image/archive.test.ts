@@ -69,6 +69,15 @@ describe("readArchive", () => {
     }
   });
 
+  test("names the reason why a path cannot be read", async () => {
+    const path = join(dir, "absent.tar");
+    const { code, message } = await failure(read(path));
+    expect([code, message]).toEqual([
+      "NOT_FOUND",
+      `cannot read ${path} on the daemon's host: no such file`,
+    ]);
+  });
+
   test("finds the same in a docker archive, whose layers have no digest", async () => {
     const [found] = await read(dockerArchive([{ image, name: "x/y:1" }]));
     expect(found).toMatchObject({

@@ -1,13 +1,16 @@
 // Runs one row of the failpoint table: a pod's life on a daemon with one failpoint armed, the calls of a
 // kubelet afterwards, and a search for leaks. Also runs one cut: the same with a kill at any moment.
-import { mkdirSync, writeFileSync } from "node:fs";
+import { mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { messageOf } from "../src/base/errors.ts";
 import { toLong } from "../src/base/int64.ts";
 import { runtime } from "../src/proto/messages.js";
 import type { PodSandboxConfig } from "../src/proto/types.ts";
+import { processesOfHanging } from "./failpoint_left.ts";
 import type { Result, Row } from "./failpoints.ts";
+import { until } from "./expect.ts";
 import { busybox, Daemon } from "./harness.ts";
 import { end } from "./host.ts";
 import { busyboxImage } from "./image_maker.ts";
@@ -70,7 +73,8 @@ export class Bench implements AsyncDisposable {
       await registry.push("small", "1", busyboxImage({ Cmd: ["true"] }));
       const verifiers = join(daemon.dir, "verifiers");
       mkdirSync(verifiers);
-      writeFileSync(join(verifiers, "accept"), "#!/bin/sh\nexit 0\n", { mode: 0o755 });
+      const accept = `#!/bin/sh\n[ ! -e ${join(daemon.dir, "hang")} ] || sleep 600\n`;
+      writeFileSync(join(verifiers, "accept"), accept, { mode: 0o755 });
       daemon.writeConfig({ "image-verifier-dir": verifiers });
       mkdirSync(daemon.cniDir);
       daemon.writeNetwork();
@@ -96,7 +100,11 @@ export class Bench implements AsyncDisposable {
 
   async row(row: Row, options: RowOptions = {}): Promise<Result> {
     const result: Result = { ...row, hitBy: undefined, told: "", problems: [], ms: 0 };
-    return this.#measured(result, () => this.#row(row, result, options));
+    return this.#measured(result, () =>
+      row.failpoint.includes(":left-")
+        ? this.#leftRow(row, result)
+        : this.#row(row, result, options),
+    );
   }
 
   async cut(cut: Cut): Promise<CutResult> {
@@ -139,10 +147,7 @@ export class Bench implements AsyncDisposable {
     await this.#arm(row);
     const before = takeSnapshot(this.#scope);
     const pids = daemon.scope.pids().join();
-    const logs = {
-      daemon: new AddedText(daemon.logFile),
-      monitor: new AddedText(join(daemon.dir, "state/monitor.log")),
-    };
+    const logs = this.#logs();
     using killer = this.#killWhenHit(row, logs);
     const pod = this.#pod();
     let failed = false;
@@ -160,6 +165,56 @@ export class Bench implements AsyncDisposable {
     options.sabotage?.(daemon);
     const sameProcesses = daemon.scope.pids().join() === pids;
     await this.#tellLeaks(result, before, { sameProcesses, settleMs: options.settleMs });
+  }
+
+  /**
+   * Kills a process that waits for another one, and arms the failpoint for the start that is to end the other one.
+   * Without the failpoint the next start must have done so, before any removal.
+   */
+  async #leftRow(row: Row, result: Result): Promise<void> {
+    const { daemon } = this;
+    await this.#disarm(true);
+    const before = takeSnapshot(this.#scope);
+    const pod = this.#pod();
+    const ofMonitor = row.failpoint.includes("calls");
+    const call = ofMonitor ? await this.#hangingExec(pod) : this.#hangingPull();
+    const left = await processesOfHanging(call, this.#scope);
+    rmSync(join(daemon.dir, "hang"), { force: true });
+    if (ofMonitor) {
+      process.kill(daemon.pid, "SIGSTOP"); // else it starts another monitor, unarmed
+      for (const pid of daemon.monitors()) end(pid);
+    }
+    await daemon.stop("SIGKILL");
+    const logs = this.#logs();
+    {
+      using killer = this.#killWhenHit(row, logs);
+      const started = daemon.start(armedText(row)).catch((error: unknown) => {
+        result.told ||= messageOf(error).split("\n")[0]!;
+      });
+      const hit = until("the failpoint is reached", () => this.#hit(row, logs) !== undefined);
+      hit.catch(() => {}); // told below
+      const failsAlways = ofMonitor && row.action === "error"; // each monitor has the failpoint
+      await (failsAlways ? Promise.race([started, hit]) : started);
+      result.hitBy = await this.#hitBy(row, logs, killer);
+    }
+    if (result.hitBy === undefined) result.problems.push("no process reached it");
+    await this.#restart("", true);
+    const now = takeSnapshot(this.#scope).things.process;
+    for (const one of left.intersection(now)) result.problems.push(`not ended: ${one}`);
+    await this.#removeAgain("the monitor ended");
+    await this.#lookAgain(pod, result);
+    await this.#tellLeaks(result, before, { sameProcesses: false });
+  }
+
+  #hangingPull(): () => Promise<unknown> {
+    writeFileSync(join(this.daemon.dir, "hang"), "");
+    return () => this.#image();
+  }
+
+  async #hangingExec(pod: PodSandboxConfig): Promise<() => Promise<unknown>> {
+    const podId = await this.daemon.runPod(pod);
+    const id = await this.daemon.run(podId, pod, ["sleep", "600"]);
+    return () => this.daemon.exec(id, "sleep 600", 600);
   }
 
   /** Acts as a kubelet afterwards: removes everything listed, and may reuse the names. */
@@ -213,8 +268,8 @@ export class Bench implements AsyncDisposable {
   }
 
   /**
-   * Covers all features: a pod with network, sysctl, pause container and image volume; an exit, a stop, a
-   * kill.
+   * Covers all features: a pod with network, sysctl, pause container and image volume; an exit, an exec, a stop,
+   * a kill.
    */
   async #life(pod: PodSandboxConfig, tell: (what: string) => void): Promise<void> {
     const { daemon } = this;
@@ -230,6 +285,7 @@ export class Bench implements AsyncDisposable {
     const stopped = await daemon.run(podId, pod, ["sleep", "600"]);
     const linux = { cpu_shares: toLong(512) };
     await daemon.client.UpdateContainerResources({ container_id: stopped, linux });
+    await daemon.exec(stopped, "true");
     await daemon.client.StopContainer({ container_id: stopped, timeout: toLong(5) });
     await daemon.client.RemoveContainer({ container_id: stopped });
     await daemon.run(podId, pod, ["sleep", "600"]);
@@ -245,6 +301,14 @@ export class Bench implements AsyncDisposable {
         security_context: { namespace_options },
       },
     });
+  }
+
+  #logs(): Logs {
+    const { logFile, dir } = this.daemon;
+    return {
+      daemon: new AddedText(logFile),
+      monitor: new AddedText(join(dir, "state/monitor.log")),
+    };
   }
 
   #hit(row: Row, logs: Logs): "daemon" | "monitor" | undefined {
@@ -302,9 +366,8 @@ export class Bench implements AsyncDisposable {
     }
   }
 
-  async #arm({ failpoint, action }: Row): Promise<void> {
-    const text = `${failpoint}=${action === "error" ? "error" : `delay:${delayMs}`}`;
-    await this.#restart(text, true);
+  async #arm(row: Row): Promise<void> {
+    await this.#restart(armedText(row), true);
   }
 
   async #disarm(monitorToo: boolean): Promise<void> {
@@ -324,4 +387,8 @@ export class Bench implements AsyncDisposable {
     await this.#restart("", true);
     await this.#removeAll().catch(() => {});
   }
+}
+
+function armedText({ failpoint, action }: Row): string {
+  return `${failpoint}=${action === "error" ? "error" : `delay:${delayMs}`}`;
 }

@@ -33,10 +33,10 @@ describe("failpoints", () => {
 
 test("the parts of the table contain each row once", () => {
   const rows = allRows();
-  expect(rows).toHaveLength(336);
+  expect(rows).toHaveLength(368);
   const parts = ["1/3", "2/3", "3/3"].map((part) => partOf(rows, part));
   expect(parts.flat()).toEqual(rows);
-  expect(parts.every((part) => part.length >= 112)).toBe(true);
+  expect(parts.every((part) => part.length >= 122)).toBe(true);
   expect(() => partOf(rows, "3/2")).toThrow("3/2");
 });
 
@@ -76,6 +76,8 @@ const rows: Row[] = [
   { failpoint: "after:runtime-create", action: "kill monitor" },
   { failpoint: "before:container-running", action: "kill daemon" },
   { failpoint: "before:sandbox-torndown", action: "error" },
+  { failpoint: "after:left-programs-kill", action: "kill daemon" },
+  { failpoint: "before:left-calls-kill", action: "kill monitor" },
 ];
 
 test.each(rows)(

@@ -40,6 +40,8 @@ export const stepNames = [
   "runtime-update",
   "update-bundle",
   "update-done",
+  // ExecSync and Exec, in the monitor
+  "exec-start",
   // The exit, in the monitor and in the daemon
   "exit-record",
   "runtime-delete",
@@ -58,6 +60,10 @@ export const stepNames = [
   "container-remove",
   "sandbox-cgroup-remove",
   "sandbox-remove",
+  // The start after a SIGKILL, of the daemon and of the monitor
+  "left-programs-kill",
+  "left-programs-forget",
+  "left-calls-kill",
 ] as const;
 type StepName = (typeof stepNames)[number];
 

@@ -2,6 +2,7 @@
 // have had an error. What an exec left behind when it ended stays.
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
+import { step } from "../base/failpoints.ts";
 import type { Log } from "../base/log.ts";
 import { killLeft } from "../sys/left_programs.ts";
 import { argumentsIn } from "../sys/process.ts";
@@ -20,5 +21,5 @@ export async function endLeftCalls(folder: string, log: Log): Promise<void> {
     if (execs.size > 0 && execs.has(markOf(pid) ?? 0)) return "exec";
     return isCall(pid) ? "runtime" : undefined;
   };
-  await killLeft(programOf, { log, timeoutMs: killedMs });
+  await step("left-calls-kill", () => killLeft(programOf, { log, timeoutMs: killedMs }));
 }

@@ -4,6 +4,7 @@ import { constants, fchownSync, fstatSync, rmSync, writeFileSync } from "node:fs
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "../base/errors.ts";
+import { step } from "../base/failpoints.ts";
 import { jsonValue } from "../base/json.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { Descriptor, pipe } from "../sys/descriptor.ts";
@@ -138,7 +139,9 @@ export class OciExecs implements ExecStarter<Streams> {
       // At once: the folder is in memory (a tmpfs), where these calls take less time than to hand them over.
       writeFileSync(processFile, request.process, { mode: 0o600 });
       const verb = ["exec", "--detach", ...files, ...args, request.id];
-      await this.#spawner.runtime(runtime, verb, { stdio, timeoutMs, signal, mark });
+      await step("exec-start", () =>
+        this.#spawner.runtime(runtime, verb, { stdio, timeoutMs, signal, mark }),
+      );
       const leader = startedChild(pidFile);
       applyOomScoreAdj(leader, request.process);
       return { leader, mark, cgroup, processFile };

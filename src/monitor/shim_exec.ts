@@ -3,6 +3,7 @@ import { constants, rmSync } from "node:fs";
 import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
 import { codeOf } from "../base/errors.ts";
+import { step } from "../base/failpoints.ts";
 import { isRuncShim } from "../base/shim_program.ts";
 import type { TaskClient } from "../shim/task_client.ts";
 import { Descriptor } from "../sys/descriptor.ts";
@@ -78,7 +79,7 @@ export class ShimExecs implements ExecStarter<Streams> {
     try {
       const exited = client.wait(process);
       exited.catch(() => {}); // awaited by the caller, unless the start fails
-      const pid = await client.start(process, timeoutMs);
+      const pid = await step("exec-start", () => client.start(process, timeoutMs));
       const tree = isOnHost ? { leader: pid, mark, cgroup: container.cgroup } : undefined;
       return {
         process: { pid, pidStartTime: startTime(pid) ?? "" },

@@ -8,6 +8,7 @@
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { step } from "../base/failpoints.ts";
 import type { Log } from "../base/log.ts";
 import { recordChildren } from "./children.ts";
 import { hasEnded, kill, killGroup, processIds, processName } from "./process.ts";
@@ -53,13 +54,17 @@ function write(file: string, program: string): boolean {
 export async function endLeftPrograms(folder: string, log: Log): Promise<void> {
   mkdirSync(folder, { recursive: true, mode: 0o700 });
   const left = recordsIn(folder);
+  if (left.size === 0) return;
   const programOf = (pid: number) => left.get(markOf(pid) ?? 0);
-  if (left.size > 0) await untilGone(programOf, graceMs, () => {});
-  const stuck = left.size === 0 ? [] : await killLeft(programOf, { log, timeoutMs: killedMs });
+  await untilGone(programOf, graceMs, () => {});
+  const kill = () => killLeft(programOf, { log, timeoutMs: killedMs });
+  const stuck = await step("left-programs-kill", kill);
   const kept = new Set(stuck.map((pid) => markOf(pid))); // the next start tries them again
-  for (const mark of left.keys()) {
-    if (!kept.has(mark)) rmSync(join(folder, String(mark)), { force: true });
-  }
+  await step("left-programs-forget", () => {
+    for (const mark of left.keys()) {
+      if (!kept.has(mark)) rmSync(join(folder, String(mark)), { force: true });
+    }
+  });
 }
 
 /** By mark. */

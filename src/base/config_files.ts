@@ -137,7 +137,10 @@ function invalidLine(bytes: Uint8Array): number {
 }
 
 function unknownKey(spelling: string): string {
-  const other = findKey(nearest(spelling.replaceAll("_", "-"), spellings))!;
+  // A key with more than half of its letters different is no mistyped one.
+  const other = findKey(nearest(spelling.replaceAll("_", "-"), spellings, spelling.length / 2));
+  if (other === undefined)
+    return `"${spelling}"; isulad-ts config default --explain lists all keys`;
   return `"${spelling}"; the nearest known key is "${other.key}" (${other.kind.allowed})`;
 }
 

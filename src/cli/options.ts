@@ -105,10 +105,12 @@ export function givenTwice(option: string, see: string): UsageError {
 /** names: known options, the likeliest first. */
 export function unknownOption(command: string, arg: string, names: readonly string[]): UsageError {
   const [typed = ""] = arg.split("=");
-  const name = typed.replace(/^--?/, "");
-  const sameLetter = names.find((other) => name !== "" && other.startsWith(name.toLowerCase()));
-  const hint = name.length > 2 ? nearest(name, names) : sameLetter;
-  const advice = hint === undefined ? "." : `; did you mean --${hint}?`;
+  const name = typed.replace(/^--?/, "").toLowerCase();
+  const whole = names.find((other) => name !== "" && other.startsWith(name));
+  // With more than half of its letters different it is no mistyped one; in "-g/a" most letters are a value.
+  const differencesMax = typed.startsWith("--") ? name.length / 2 : Infinity;
+  const hint = whole ?? (name.length > 2 ? nearest(name, names, differencesMax) : "");
+  const advice = hint === "" ? "." : `; did you mean --${hint}?`;
   return new UsageError(`${command} has no option ${typed}${advice} See ${command} --help.`);
 }
 

@@ -108,6 +108,10 @@ test("loadConfig takes the underscore spellings and the misspelt one of iSulad's
 
 test.each([
   [
+    { "new-key": 1 },
+    'FILE:2: unknown key "new-key"; isulad-ts config default --explain lists all keys',
+  ],
+  [
     { "cni-bin-dirs": "/x" },
     'FILE:2: unknown key "cni-bin-dirs"; the nearest known key is "cni-bin-dir" (an absolute path, or several in a list or separated by ":")',
   ],

@@ -95,6 +95,12 @@ test.each([
   ["list -ff", 2, "prog: --flag is given twice. See prog list --help."],
   ["list --flag=yes", 2, "prog: --flag=yes takes no value. See prog list --help."],
   ["list -x", 2, "prog: prog list has no option -x. See prog list --help."],
+  ["list --evil", 2, "prog: prog list has no option --evil. See prog list --help."],
+  [
+    "list --ea",
+    2,
+    "prog: prog list has no option --ea; did you mean --each? See prog list --help.",
+  ],
   ["list -e", 2, "prog: prog list has no option -e; did you mean --each? See prog list --help."],
   ["one", 2, "prog: WORD is missing. See prog one --help."],
   ["lots a", 2, "prog: Unknown command lots. See prog --help."],

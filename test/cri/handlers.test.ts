@@ -47,6 +47,7 @@ beforeAll(async () => {
     elsewhere: { path, "cni-conf-dir": file("cni") },
     both: { path, "cni-conf-dir": file("two"), "cni-max-conf-num": 2 },
     one: { path, "cni-conf-dir": file("two") },
+    given: { path, "runtime-options": { IoUid: 1000, IoGid: 1001 } },
     opens: {
       path,
       "privileged-without-host-devices": true,
@@ -193,6 +194,13 @@ test("a privileged container without the host's devices opens others only where 
     (await output(handler, script, { pod: { ...pod, ...config }, config })).text;
   expect(await run("opens")).toBe("opened\n");
   expect(await run("shut")).toContain("can't open /made");
+});
+
+// IoUid is seen by the runtime alone: runc gives the streams to the container's user.
+test("the streams of a container belong to the handler's group", async () => {
+  const script = "stat -L -c '%u %g' /proc/self/fd/1";
+  expect((await output("given", script)).text).toBe("0 1001\n");
+  expect((await output("", script)).text).toBe("0 0\n");
 });
 
 test("a handler's pods are on as many networks as it says", async () => {

@@ -51,19 +51,21 @@ describe("openHandlers()", () => {
     expect(statSync(root).mode & 0o777).toBe(0o700);
   });
 
-  test("gives an OCI runtime its state folder, the owner of streams and criu's folders", async () => {
+  test("gives an OCI runtime its state folder, keyring, the owner of streams and criu's folders", async () => {
     const top = join(state, "root");
-    const own = { root: top, io_uid: 5, criu_image_path: "/i", criu_work_path: "/w" };
+    const criuPaths = { criu_image_path: "/i", criu_work_path: "/w" };
+    const own = { root: top, io_uid: 5, no_new_keyring: true, ...criuPaths };
     const handlers = await open({ runc: entry, own: { ...entry, options: own } });
-    const { root, streamOwner, criu } = handlers.get("own")!.command;
-    expect([root, streamOwner, criu]).toEqual([
+    const { root, noNewKeyring, streamOwner, criu } = handlers.get("own")!.command;
+    expect([root, noNewKeyring, streamOwner, criu]).toEqual([
       join(top, state, "own"), // no other daemon's
+      true,
       { uid: 5, gid: 0 },
       { images: "/i", work: "/w" },
     ]);
     expect(statSync(root).mode & 0o777).toBe(0o700);
     const plain = handlers.get("runc")!.command;
-    expect([plain.streamOwner, plain.criu]).toEqual([undefined, undefined]);
+    expect([plain.noNewKeyring, plain.streamOwner, plain.criu]).toEqual(Array(3).fill(undefined));
   });
 
   test("refuses a base spec that is missing or unusable, with handler and file", async () => {

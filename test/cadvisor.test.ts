@@ -94,11 +94,14 @@ test.each([
   expect(problems(text)).toEqual(expected);
 });
 
-test("a line is parsed into family, labels and value, escaped quotes and commas included", () => {
+test("a line is parsed into family, labels, value and time, escaped quotes and commas included", () => {
   const found: Series[] = parseSeries(
-    'a_b{x="1,\\"2\\"",y=""} 1.5e3 1700000000000\n# TYPE a_b gauge',
+    'a_b{x="1,\\"2\\"",y=""} 1.5e3 1700000000000\n# TYPE a_b gauge\nc{} 2',
   );
-  expect(found).toEqual([{ family: "a_b", labels: { x: '1,\\"2\\"', y: "" }, value: 1500 }]);
+  expect(found).toEqual([
+    { family: "a_b", labels: { x: '1,\\"2\\"', y: "" }, value: 1500, atMs: 1_700_000_000_000 },
+    { family: "c", labels: {}, value: 2 },
+  ]);
 });
 
 test("two runs have equal kinds of series unless a family, a label or a pod's interface differs", () => {

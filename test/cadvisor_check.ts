@@ -1,7 +1,13 @@
 // Checks what a kubelet serves at /metrics/cadvisor and at /stats/summary. It is pure, so that cadvisor.test.ts can test it
 // with planted faults.
 
-export type Series = { family: string; labels: Record<string, string>; value: number };
+/** atMs: when it was sampled, if the text says so. */
+export type Series = {
+  family: string;
+  labels: Record<string, string>;
+  value: number;
+  atMs?: number;
+};
 
 /** A pod whose series are checked; containers named "fails" end and restart. */
 export type CheckedPod = { name: string; containers: Record<string, unknown> };
@@ -10,12 +16,13 @@ export type CheckedPod = { name: string; containers: Record<string, unknown> };
 export function parseSeries(text: string): Series[] {
   const found: Series[] = [];
   for (const line of text.split("\n")) {
-    const match = /^([a-z_]\w*)\{(.*)\} ([^ ]+)/.exec(line);
+    const match = /^([a-z_]\w*)\{(.*)\} ([^ ]+)(?: (\d+))?/.exec(line);
     if (match === null) continue;
-    const [, family, inner, value] = match;
+    const [, family, inner, value, at] = match;
     const pairs = inner!.matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g);
     const labels = Object.fromEntries([...pairs].map(([, key, text]) => [key!, text!]));
-    found.push({ family: family!, labels, value: Number(value) });
+    const sampled = at === undefined ? {} : { atMs: Number(at) };
+    found.push({ family: family!, labels, value: Number(value), ...sampled });
   }
   return found;
 }

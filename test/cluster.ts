@@ -62,10 +62,12 @@ const { values, positionals } = parseArgs({
   },
 });
 const runtimes = values.nodes.split(",") as RuntimeName[];
+const wanted = positionals.length > 0 ? positionals : Object.keys(steps);
 
 function programs(): string {
   const others = runtimes.includes("containerd") ? containerd : [];
-  return buildKubernetes(cache, [...control, ...ofNodes, ...others]);
+  const ofStats = wanted.includes("stats") ? ["metrics-server"] : [];
+  return buildKubernetes(cache, [...control, ...ofNodes, ...others, ...ofStats]);
 }
 
 /** Starts everything in the namespaces of this process. */
@@ -141,8 +143,7 @@ async function inside(dir: string): Promise<number> {
   makeLab();
   await using registry = await startRegistry({ address: labAddress });
   const cluster = await startCluster(dir, registry);
-  const names = positionals.length > 0 ? positionals : Object.keys(steps);
-  const failures = await runSteps(cluster, names);
+  const failures = await runSteps(cluster, wanted);
   if (failures > 0 && process.env["ISULAD_KEEP"] === "1") {
     console.log(`kept until this command is interrupted: ${dir}`);
     await new Promise(() => {});
@@ -153,7 +154,7 @@ async function inside(dir: string): Promise<number> {
 
 /** Runs this command in namespaces of its own, whose end is the end of all that it has started. */
 async function outside(): Promise<number> {
-  const unknown = positionals.filter((name) => steps[name] === undefined);
+  const unknown = wanted.filter((name) => steps[name] === undefined);
   if (unknown.length > 0)
     throw new Error(`unknown: ${unknown.join()}; the steps are ${Object.keys(steps).join(" ")}`);
   programs();

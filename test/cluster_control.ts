@@ -9,6 +9,8 @@ import { type Component, type Machine, must } from "./cluster_machine.ts";
 
 export const services = "10.96.0.0/16";
 const servicesFirst = "10.96.0.1";
+/** The apiserver's own name towards servers of further APIs. */
+const aggregator = "aggregator";
 
 export type Done = { code: number | null; stdout: string; stderr: string };
 export type Resource = {
@@ -39,6 +41,7 @@ export class ControlPlane {
     must("openssl", ["genrsa", "-out", this.#file("sa.key"), "2048"]);
     must("openssl", ["rsa", "-in", this.#file("sa.key"), "-pubout", "-out", this.#file("sa.pub")]);
     this.#admin = this.identity("admin", "/O=system:masters/CN=admin");
+    this.identity(aggregator, `/CN=${aggregator}`);
     for (const name of ["kube-controller-manager", "kube-scheduler", "kube-proxy"])
       this.identity(name, `/CN=system:${name}`);
   }
@@ -94,9 +97,17 @@ export class ControlPlane {
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged",
+        `--requestheader-client-ca-file=${ca}`,
+        `--requestheader-allowed-names=${aggregator}`,
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        `--proxy-client-cert-file=${this.#file(`${aggregator}.pem`)}`,
+        `--proxy-client-key-file=${this.#file(`${aggregator}.key`)}`,
+        "--enable-aggregator-routing", // no kube-proxy runs on this machine
       ],
       "kube-controller-manager": [
-        `--kubeconfig=${this.#file("kube-controller-manager.conf")}`,
+        `--kubeconfig=${this.kubeconfig("kube-controller-manager")}`,
         `--root-ca-file=${ca}`,
         `--service-account-private-key-file=${sa}`,
         `--cluster-signing-cert-file=${ca}`,
@@ -105,14 +116,19 @@ export class ControlPlane {
         "--leader-elect=false",
       ],
       "kube-scheduler": [
-        `--kubeconfig=${this.#file("kube-scheduler.conf")}`,
+        `--kubeconfig=${this.kubeconfig("kube-scheduler")}`,
         "--leader-elect=false",
       ],
     };
     for (const [name, flags] of Object.entries(programs)) {
-      this.#components.push(await machine.start(name, [join(this.#bin, name), ...flags]));
+      this.#components.push(await this.startProgram(name, flags));
       if (name === "kube-apiserver") await this.#ready();
     }
+  }
+
+  /** Starts one more program on the control plane's machine. */
+  startProgram(name: string, flags: string[]): Promise<Component> {
+    return this.machine.start(name, [join(this.#bin, name), ...flags]);
   }
 
   async #ready(): Promise<void> {
@@ -163,7 +179,12 @@ export class ControlPlane {
 
   /** The flags of kubectl that name the cluster. */
   get flags(): string[] {
-    return [`--kubeconfig=${this.#file("admin.conf")}`];
+    return [`--kubeconfig=${this.kubeconfig("admin")}`];
+  }
+
+  /** The configuration of a client with the given identity. */
+  kubeconfig(name: string): string {
+    return this.#file(`${name}.conf`);
   }
 
   /** Runs kubectl to its end, or kills it after `withinMs`. */

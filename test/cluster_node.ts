@@ -116,7 +116,7 @@ export class ClusterNode {
       // Without CAP_SYS_RESOURCE, and in a network namespace whose limit belongs to the host.
       oomScoreAdj: 0,
       conntrack: { maxPerCore: 0, min: 0 },
-      clientConnection: { kubeconfig: join(control.pki, "kube-proxy.conf") },
+      clientConnection: { kubeconfig: control.kubeconfig("kube-proxy") },
     };
     machine.write("/etc/kube-proxy.json", JSON.stringify(proxy));
   }
@@ -215,7 +215,7 @@ export class ClusterNode {
     this.kubelet = await this.machine.start("kubelet", [
       join(bin, "kubelet"),
       "--config=/etc/kubelet.json",
-      `--kubeconfig=${join(control.pki, `${this.name}.conf`)}`,
+      `--kubeconfig=${control.kubeconfig(this.name)}`,
       `--node-ip=${this.machine.address}`,
       `--node-labels=runtime=${this.runtime}`,
       "--v=2",

@@ -1,8 +1,9 @@
 // Compares the statistics that kubelets of the test cluster serve for equal pods: on a node of isulad-ts and on
-// containerd's, in /stats/summary (what `kubectl top` shows) and in /metrics/cadvisor.
+// containerd's, in /stats/summary, in /metrics/cadvisor, and in /metrics/resource as `kubectl top` shows it.
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseSeries, type Series, shapeOf } from "./cadvisor_check.ts";
 import { type Cluster, expect, inNamespace, pod, readyPods } from "./cluster_pods.ts";
+import { startMetricsServer, top } from "./cluster_top.ts";
 
 /** Holds 40 MiB, uses a part of a processor that its limit fixes, writes a log and 8 MiB of its root file system. */
 const script = `dd if=/dev/zero of=/dev/shm/memory bs=1M count=40 2>/dev/null
@@ -62,16 +63,18 @@ async function seriesOf(cluster: Cluster, node: string): Promise<Series[]> {
   return parseSeries(await cluster.control.text(`/api/v1/nodes/${node}/proxy/metrics/cadvisor`));
 }
 
-/** CPU of a container between two readings of its counter, in millicores. */
-function rateOf(first: Series[], second: Series[], seconds: number): number {
-  const total = (series: Series[]) =>
+/** CPU of a container between two samples of its counter, in millicores. cAdvisor takes one in 10 s or more. */
+function rateOf(first: Series[], second: Series[]): number {
+  const sample = (series: Series[]) =>
     series.find(
       ({ family, labels }) =>
         family === "container_cpu_usage_seconds_total" &&
         labels["namespace"] === "shop" &&
         labels["container"] === "app",
-    )?.value ?? Number.NaN;
-  return ((total(second) - total(first)) / seconds) * 1000;
+    );
+  const [from, to] = [sample(first), sample(second)];
+  if (from?.atMs === undefined || to?.atMs === undefined) return Number.NaN;
+  return ((to.value - from.value) / (to.atMs - from.atMs)) * 1e6;
 }
 
 /** cAdvisor finds a new container within a minute. */
@@ -81,12 +84,12 @@ const readingMs = 10_000;
 /** The difference that is allowed: processors are shared by all nodes; a pause process is containerd's alone. */
 const noise = 0.25;
 
-/** What is read of a node, several times, and the time of the first and the last reading of its counters. */
+/** What is read of a node, several times. */
 class Readings {
   readonly #cluster: Cluster;
   readonly #node: string;
   readonly summaries: PodStats[] = [];
-  readonly series: { atMs: number; series: Series[] }[] = [];
+  readonly series: Series[][] = [];
 
   constructor(cluster: Cluster, node: string) {
     this.#cluster = cluster;
@@ -95,7 +98,7 @@ class Readings {
 
   async read(): Promise<void> {
     this.summaries.push(await summaryOf(this.#cluster, this.#node, `busy-${this.#node}`));
-    this.series.push({ atMs: Date.now(), series: await seriesOf(this.#cluster, this.#node) });
+    this.series.push(await seriesOf(this.#cluster, this.#node));
   }
 
   get fields(): string[] {
@@ -104,7 +107,7 @@ class Readings {
 
   /** The kinds of series, without the name of the node. */
   get kinds(): string[] {
-    return shapeOf(this.series.at(-1)!.series).map((line) => line.replace(/^busy-\w+/, "busy"));
+    return shapeOf(this.series.at(-1)!).map((line) => line.replace(/^busy-\w+/, "busy"));
   }
 
   /** The mean of each figure. */
@@ -114,8 +117,7 @@ class Readings {
       all.reduce((sum, one) => sum + one[name]!, 0) / this.summaries.length;
     const means = Object.fromEntries(Object.keys(all[0]!).map((name) => [name, mean(name)]));
     const [first, last] = [this.series[0]!, this.series.at(-1)!];
-    const seconds = (last.atMs - first.atMs) / 1000;
-    return { ...means, "cadvisor CPU (millicores)": rateOf(first.series, last.series, seconds) };
+    return { ...means, "cadvisor CPU (millicores)": rateOf(first, last) };
   }
 }
 
@@ -133,6 +135,7 @@ export function stats(cluster: Cluster): Promise<string> {
       await control.apply(pod(cluster, { name: `busy-${node}`, namespace }, options));
     }
     await readyPods(cluster, namespace, 2);
+    await using _ = await startMetricsServer(control);
     await sleep(settleMs);
     for (let count = 0; count < readingsMax; count++) {
       for (const { reading } of readings) await reading.read();
@@ -143,15 +146,37 @@ export function stats(cluster: Cluster): Promise<string> {
       ...differences("the summary", ours.fields, theirs.fields),
       ...differences("cadvisor", ours.kinds, theirs.kinds),
     ];
-    const [mine, others] = [ours.figures, theirs.figures];
+    const [mine, others] = (await Promise.all(
+      readings.map(async ({ node, reading }) => ({
+        ...reading.figures,
+        ...(await topFigures(cluster, node, namespace)),
+      })),
+    )) as [Figures, Figures];
+    const shown = await top(
+      control,
+      ["node"],
+      nodes.map(({ name }) => name),
+    );
     const table = Object.keys(mine).map((name) => {
       const [a, b] = [mine[name]!, others[name]!];
       if (!(Math.abs(a - b) <= noise * Math.max(a, b))) problems.push(`${name}: ${a} beside ${b}`);
       return `${name} ${Math.round(a)} beside ${Math.round(b)}`;
     });
     expect(problems.length === 0, `${problems.join("\n")}\nof: ${table.join(", ")}`);
-    return table.join(", ");
+    const busy = [...shown].map(
+      ([name, { millicores, mebibytes }]) => `${name} ${millicores}m ${mebibytes}Mi`,
+    );
+    return `${table.join(", ")}; kubectl top node: ${busy.join(", ")}`;
   });
+}
+
+async function topFigures(cluster: Cluster, node: string, namespace: string): Promise<Figures> {
+  const name = `busy-${node}`;
+  const used = (await top(cluster.control, ["pod", "-n", namespace], [name])).get(name)!;
+  return {
+    "kubectl top CPU (millicores)": used.millicores,
+    "kubectl top memory (MiB)": used.mebibytes,
+  };
 }
 
 function differences(what: string, mine: string[], theirs: string[]): string[] {

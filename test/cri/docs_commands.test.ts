@@ -114,6 +114,7 @@ async function filled(line: string): Promise<string[]> {
     "30": "1",
   };
   if (line === "config check FILE") values["FILE"] = daemon.configFile;
+  if (line === "nri diff limited") values["limited"] = "web";
   if (line === "start CONTAINER") {
     values["CONTAINER"] = await daemon.create(podId, podConfig(), "true");
   }

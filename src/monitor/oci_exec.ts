@@ -23,7 +23,7 @@ import type { ChildStdio, Spawner, SpawnOptions } from "./spawner.ts";
  * The file of an exec's process, which is there until the exec ends: its name has the mark, by which a later
  * monitor ends what a killed one has left.
  */
-function processFileOf(key: string, mark: number | undefined): string {
+export function processFileOf(key: string, mark: number | undefined): string {
   return `exec-${key}-${mark ?? "unmarked"}.json`;
 }
 

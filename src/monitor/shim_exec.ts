@@ -1,5 +1,5 @@
 // Starts execs by the shim of their container, which copies their streams from and to FIFOs.
-import { constants, rmSync } from "node:fs";
+import { constants, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
 import { codeOf } from "../base/errors.ts";
@@ -13,6 +13,7 @@ import { NoAnswer } from "../sys/ttrpc_calls.ts";
 import { markAsRlimit, newMark } from "../sys/process_mark.ts";
 import type { CapturedStreams, ExecStarter, RunningExec } from "./exec.ts";
 import { killTree, type ExecTree } from "./exec_tree.ts";
+import { processFileOf } from "./oci_exec.ts";
 import type { ExecSubject, StartExecRequest } from "./protocol.ts";
 import type { RunRecord } from "./record_schemas.ts";
 import type { ShimTasks } from "./shim_tasks.ts";
@@ -61,6 +62,14 @@ export class ShimExecs implements ExecStarter<Streams> {
     return { streams: { stdin, ...outputs, terminal }, [Symbol.dispose]: () => {} };
   }
 
+  /** Tells a later monitor which processes are this exec's (left_calls.ts); returns how to take it back. */
+  #recordMark(key: string, mark: number | undefined): () => void {
+    if (mark === undefined) return () => {};
+    const file = join(this.#folder, processFileOf(key, mark));
+    writeFileSync(file, "", { mode: 0o600 });
+    return () => rmSync(file, { force: true });
+  }
+
   async start(
     container: RunRecord,
     request: ExecSubject,
@@ -74,11 +83,17 @@ export class ShimExecs implements ExecStarter<Streams> {
     const mark = isOnHost ? newMark() : undefined;
     const type_url = "types.containerd.io/opencontainers/runtime-spec/1/Process";
     const spec = { type_url, value: Buffer.from(markedProcess(request.process, mark)) };
-    await client.exec({ ...process, ...streams, spec }, timeoutMs);
+    const forgetMark = this.#recordMark(request.key, mark);
     const forget = () => deleteExec(client, process);
     try {
+      await client.exec({ ...process, ...streams, spec }, timeoutMs);
+    } catch (error) {
+      forgetMark();
+      throw error;
+    }
+    try {
       const exited = client.wait(process);
-      exited.catch(() => {}); // awaited by the caller, unless the start fails
+      exited.then(forgetMark, forgetMark); // awaited by the caller, unless the start fails
       const pid = await step("exec-start", () => client.start(process, timeoutMs));
       const tree = isOnHost ? { leader: pid, mark, cgroup: container.cgroup } : undefined;
       return {
@@ -88,7 +103,7 @@ export class ShimExecs implements ExecStarter<Streams> {
         close: forget,
       };
     } catch (error) {
-      const ended = kill(client, process, undefined).catch(() => {});
+      const ended = kill(client, process, undefined).then(forgetMark, forgetMark);
       const forgotten = ended.then(forget);
       if (!(error instanceof NoAnswer)) await forgotten;
       throw error;

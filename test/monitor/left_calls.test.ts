@@ -8,18 +8,22 @@ import { hasEnded, startTime } from "../../src/sys/process.ts";
 import { failure, until } from "../expect.ts";
 import { busybox, Daemon } from "../harness.ts";
 import { busyboxImage } from "../image_maker.ts";
+import { chosenRuncShim, runcHandler } from "../shim_programs.ts";
 import { SlowRuntime } from "./slow_runtime.ts";
 
 let daemon: Daemon;
 let runtime: SlowRuntime;
 let podId: string;
+const shim = chosenRuncShim();
 const pod = () => daemon.hostPodConfig();
 
 beforeAll(async () => {
   daemon = new Daemon({});
   runtime = new SlowRuntime(daemon.dir);
   mkdirSync(daemon.cniDir);
-  daemon.writeConfig({ runtimes: { slow: { path: runtime.path } } });
+  const slow = { path: runtime.path };
+  const runtimes = shim === undefined ? { slow } : { slow, shim: runcHandler(shim) };
+  daemon.writeConfig({ runtimes });
   await daemon.start();
   await daemon.loadImage(busyboxImage(), busybox);
   podId = await daemon.runPod(pod(), "slow");
@@ -69,16 +73,22 @@ test.each(["create", "exec"] as const)("a runtime that hangs in %s is ended", as
   expect(startTime(await daemon.pidOf(other))).toBe(started);
 });
 
-test("an exec is ended with its descendants; what an earlier one has left behind goes on", async () => {
-  const id = await daemon.run(podId, pod(), ["sleep", "600"]);
-  await daemon.exec(id, "setsid sleep 6001 >/dev/null 2>&1 &");
-  const failed = failure(daemon.exec(id, "setsid sleep 6002 & exec sleep 6003"));
-  await until("both run", () => ["6002", "6003"].every((s) => running("sleep", s).length === 1));
-  const [left, ...cut] = ["6001", "6002", "6003"].flatMap((s) => running("sleep", s));
-  await replaceMonitor();
-  await until("they are gone", () => cut.every(hasEnded));
-  await failed;
-  expect(hasEnded(left!)).toBe(false);
-  const files = () => readdirSync(join(daemon.dir, "state/monitor"));
-  await until("its files are gone", () => !files().some((name) => name.startsWith("exec-")));
-});
+test.each(["slow", ...(shim === undefined ? [] : ["shim"])])(
+  "an exec of the handler %s is ended with its descendants; what an earlier one has left behind goes on",
+  async (handler) => {
+    const config = pod();
+    const own = handler === "slow" ? podId : await daemon.runPod(config, handler);
+    const id = await daemon.run(own, config, ["sleep", "600"]);
+    await daemon.exec(id, "setsid sleep 6001 >/dev/null 2>&1 &");
+    const failed = failure(daemon.exec(id, "setsid sleep 6002 & exec sleep 6003"));
+    await until("both run", () => ["6002", "6003"].every((s) => running("sleep", s).length === 1));
+    const [left, ...cut] = ["6001", "6002", "6003"].flatMap((s) => running("sleep", s));
+    await replaceMonitor();
+    await until("they are gone", () => cut.every(hasEnded));
+    await failed;
+    expect(hasEnded(left!)).toBe(false);
+    const files = () => readdirSync(join(daemon.dir, "state/monitor"));
+    await until("its files are gone", () => !files().some((name) => name.startsWith("exec-")));
+    await daemon.client.RemoveContainer({ container_id: id });
+  },
+);

@@ -114,6 +114,8 @@ export type PodRow = {
   ready: boolean;
   restarts: number;
   containerIds: string[];
+  /** How its containers ended that were restarted, as JSON. */
+  ends: string[];
 };
 
 type ApiPod = {
@@ -123,7 +125,11 @@ type ApiPod = {
     phase: string;
     podIP?: string;
     conditions?: { type: string; status: string }[];
-    containerStatuses?: { restartCount: number; containerID?: string }[];
+    containerStatuses?: {
+      restartCount: number;
+      containerID?: string;
+      lastState?: { terminated?: object };
+    }[];
   };
 };
 
@@ -147,7 +153,29 @@ function rowOf({ metadata, spec, status }: ApiPod): PodRow {
     ready: conditions.some(({ type, status }) => type === "Ready" && status === "True"),
     restarts: containers.reduce((sum, { restartCount }) => sum + restartCount, 0),
     containerIds: containers.map(({ containerID }) => containerID ?? ""),
+    ends: containers
+      .flatMap(({ lastState }) => lastState?.terminated ?? [])
+      .map((one) => JSON.stringify(one)),
   };
+}
+
+/** Checks that pods kept their containers, and are ready. @throws Error with what the API knows of a restart. */
+export async function checkUnchanged(
+  cluster: Cluster,
+  namespace: string,
+  before: PodRow[],
+): Promise<void> {
+  const after = await podsIn(cluster, namespace);
+  for (const was of before) {
+    const is = after.find(({ uid }) => uid === was.uid);
+    expect(is !== undefined, `${was.name} was replaced`);
+    expect(is!.ready, `${was.name} is not ready`);
+    const same = is!.containerIds.join() === was.containerIds.join();
+    if (same && is!.restarts === was.restarts) continue;
+    const words = ["-n", namespace, "events", "--for", `pod/${was.name}`];
+    const events = await cluster.control.kubectl(words);
+    throw new Error(`a container of ${was.name} was restarted: ${is!.ends.join()}\n${events}`);
+  }
 }
 
 /** Waits until exactly `count` pods exist and are ready, and returns them. */

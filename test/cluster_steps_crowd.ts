@@ -9,11 +9,10 @@ import {
   type Cluster,
   eventually,
   inNamespace,
-  podsIn,
+  checkUnchanged,
   readyPods,
   workload,
 } from "./cluster_pods.ts";
-import { unchanged } from "./cluster_steps_upgrade.ts";
 import { pssKib } from "./leaks.ts";
 
 const probes = {
@@ -125,7 +124,7 @@ async function fill(cluster: Cluster, node: ClusterNode, namespace: string): Pro
     return successful >= 2 * count;
   });
   await sleep(restMs);
-  unchanged(first, await podsIn(cluster, namespace));
+  await checkUnchanged(cluster, namespace, first);
   figures.push(`then relist p99 ${await relistOf(cluster, node.name)}`);
   figures.push(`probes ${JSON.stringify(await probesOf(cluster, node.name))}`);
   return figures.join(", ");

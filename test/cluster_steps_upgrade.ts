@@ -8,8 +8,7 @@ import {
   eventually,
   expect,
   inNamespace,
-  podsIn,
-  type PodRow,
+  checkUnchanged,
   readiness,
   readyPods,
   service,
@@ -115,22 +114,10 @@ export function upgrade(cluster: Cluster): Promise<string> {
       await control.kubectl(["-n", namespace, "scale", "deployment/web", `--replicas=${replicas}`]);
       await readyPods(cluster, namespace, replicas);
     }
-    const after = await podsIn(cluster, namespace);
-    unchanged(before, after);
+    await checkUnchanged(cluster, namespace, before);
     const { requests, failures } = load;
     expect(failures.length === 0, `${failures.length} of ${requests} failed: ${failures[0]}`);
     const seconds = downs.map((ms) => (ms / 1000).toFixed(1)).join(" and ");
     return `${requests} requests, none failed; the daemon was away for ${seconds} s; 0 restarts`;
   });
-}
-
-/** Checks that pods kept their containers, and are ready. */
-export function unchanged(before: PodRow[], after: PodRow[]): void {
-  for (const was of before) {
-    const is = after.find(({ uid }) => uid === was.uid);
-    expect(is !== undefined, `${was.name} was replaced`);
-    expect(is!.ready, `${was.name} is not ready`);
-    const same = is!.containerIds.join() === was.containerIds.join();
-    expect(same && is!.restarts === was.restarts, `a container of ${was.name} was restarted`);
-  }
 }

@@ -93,7 +93,7 @@ export class ShimExecs implements ExecStarter<Streams> {
     }
     try {
       const exited = client.wait(process);
-      exited.then(forgetMark, forgetMark); // awaited by the caller, unless the start fails
+      exited.then(forgetMark, forgetMark).catch(() => {}); // the caller awaits it, unless the start fails
       const pid = await step("exec-start", () => client.start(process, timeoutMs));
       const tree = isOnHost ? { leader: pid, mark, cgroup: container.cgroup } : undefined;
       return {

@@ -13,10 +13,7 @@ const graph = join(dir, "graph");
 fs.mkdirSync(graph);
 /** Whether an ext4 with project quotas is mounted at graph: what this machine's kernel was built with. */
 const isMounted = mountExt4();
-if (!isMounted) {
-  console.error("skipped, this kernel mounts no ext4 with project quotas: quotas");
-  fs.rmSync(dir, { recursive: true }); // afterAll() does not run when all tests are skipped
-}
+if (!isMounted) console.error("skipped, this kernel mounts no ext4 with project quotas: quotas");
 afterAll(() => {
   spawnSync("umount", ["-l", graph]);
   fs.rmSync(dir, { recursive: true, force: true });

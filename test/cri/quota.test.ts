@@ -6,6 +6,7 @@ import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { executable, startDaemon } from "../harness.ts";
+import { end, processesOf } from "../host.ts";
 
 const dir = fs.mkdtempSync(join(tmpdir(), "isulad-quota-"));
 const ext4 = join(dir, "ext4");
@@ -15,6 +16,8 @@ fs.mkdirSync(graph);
 const isMounted = mountExt4();
 if (!isMounted) console.error("skipped, this kernel mounts no ext4 with project quotas: quotas");
 afterAll(() => {
+  // The monitor of a daemon that was refused goes on for some seconds, and writes into the folder.
+  for (const pid of processesOf(executable, { dir, except: -1 })) end(pid);
   spawnSync("umount", ["-l", graph]);
   fs.rmSync(dir, { recursive: true, force: true });
 });

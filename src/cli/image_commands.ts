@@ -39,9 +39,7 @@ export const pull = defineCommand({
         const request = { image, auth };
         const quiet = args.quiet === true;
         const pulling = follow(client.Pull(request), { title: `Pulling ${image}`, quiet });
-        const [id = ""] = await pulling.catch(async (error: unknown) => {
-          throw await withAdvice(client, image, error);
-        });
+        const [id = ""] = await withAdvice(client, image, pulling);
         print(quiet ? id : `Image is up to date for ${id}`);
       });
     }),

@@ -4,8 +4,20 @@ import type { Client } from "./client.ts";
 
 const namesMax = 3;
 
-/** Returns the failure of a pull with advice at its end. */
-export async function withAdvice(client: Client, image: string, error: unknown): Promise<CriError> {
+/** Returns what a pull does; its failure has advice at its end. */
+export async function withAdvice<T>(
+  client: Client,
+  image: string,
+  pulling: Promise<T>,
+): Promise<T> {
+  try {
+    return await pulling;
+  } catch (error) {
+    throw await advised(client, image, error);
+  }
+}
+
+async function advised(client: Client, image: string, error: unknown): Promise<CriError> {
   const code = codeOf(error);
   if (code === "CANCELLED" || code === "INVALID_ARGUMENT") {
     return new CriError(code, messageOf(error), { cause: error });

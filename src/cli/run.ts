@@ -162,12 +162,9 @@ async function resolveImage(
   const known = await client.ImageStatus({ image: { image: name } }, { signal });
   if (known.image?.id && !options.pull) return known.image.id;
   const pulling = client.Pull({ image: name }, { signal });
-  try {
-    const [id = ""] = await follow(pulling, { title: `Pulling ${name}`, quiet: false });
-    return id;
-  } catch (error) {
-    throw await withAdvice(client, name, error);
-  }
+  const shown = follow(pulling, { title: `Pulling ${name}`, quiet: false });
+  const [id = ""] = await withAdvice(client, name, shown);
+  return id;
 }
 
 async function runPod(

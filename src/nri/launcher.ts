@@ -8,7 +8,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { errnoOf, messageOf } from "../base/errors.ts";
 import { type Log, logFailure } from "../base/log.ts";
 import { spawn } from "../sys/children.ts";
-import { readSettings } from "../sys/file.ts";
+import { readSettingsIfExists } from "../sys/file.ts";
 import { endWithin } from "../sys/supervise.ts";
 import { checkIdentity, type Plugin } from "./plugin.ts";
 
@@ -44,7 +44,7 @@ export function discoverPlugins(folder: string, log: Log): PluginFile[] {
 /** Reads `NN-name.conf`, else `name.conf`; "" if neither exists. */
 export function pluginConfig(folder: string, id: string, name: string): string {
   for (const file of [`${id}.conf`, `${name}.conf`]) {
-    const text = readSettings(join(folder, file));
+    const text = readSettingsIfExists(join(folder, file));
     if (text !== undefined) return text;
   }
   return "";

@@ -38,9 +38,7 @@ export function readTls(
 function readPem({ path, by }: PemFile, what: "CERTIFICATE" | "PRIVATE KEY"): string {
   let text: string;
   try {
-    const found = readSettings(path, { fatal: false }); // comments may be of any encoding
-    if (found === undefined) throw new Error("no such file");
-    text = found;
+    text = readSettings(path, { fatal: false }); // comments may be of any encoding
   } catch (error) {
     const message = `${by} names ${path}: ${messageOf(error)}`;
     throw new CriError("FAILED_PRECONDITION", message, { cause: error });

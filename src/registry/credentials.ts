@@ -2,7 +2,7 @@
 // of Docker's config.json (auths, credHelpers, credsStore).
 import * as v from "valibot";
 import { throwIfAborted } from "../base/abort.ts";
-import { CriError, messageOf } from "../base/errors.ts";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonValue, withoutNulls } from "../base/json.ts";
 import { quoted } from "../base/text.ts";
 import { readSettings } from "../sys/file.ts";
@@ -95,14 +95,12 @@ export function readAuthFile(path: string): AuthFile | undefined {
   if (path === "") return undefined;
   let parsed: unknown;
   try {
-    const text = readSettings(path);
-    if (text === undefined) throw new Error("no such file; create it, or unset registry-auth-file");
-    parsed = jsonValue(text);
+    parsed = jsonValue(readSettings(path));
   } catch (error) {
     const reason = error instanceof SyntaxError ? "it is not JSON" : messageOf(error);
-    throw new CriError("FAILED_PRECONDITION", `registry-auth-file ${path}: ${reason}`, {
-      cause: error,
-    });
+    const hint = errnoOf(error) === "ENOENT" ? "; create it, or unset registry-auth-file" : "";
+    const message = `registry-auth-file ${path}: ${reason}${hint}`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause: error });
   }
   try {
     return parseAs(AuthFile, withoutNulls(parsed), path);

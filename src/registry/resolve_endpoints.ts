@@ -5,7 +5,7 @@
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
 import { errnoOf } from "../base/errors.ts";
-import { readSettings } from "../sys/file.ts";
+import { readSettingsIfExists } from "../sys/file.ts";
 import { dockerCertificates, unreadable } from "./certificates.ts";
 import { registryUrl, type Endpoint, type Tls } from "./endpoint.ts";
 import { endpointsOfHostsFile, parseHostsFile } from "./hosts_toml.ts";
@@ -35,7 +35,7 @@ export async function resolveEndpoints(
   const file = folder === undefined ? "" : join(folder, "hosts.toml");
   let text: string | undefined;
   try {
-    text = file === "" ? undefined : readSettings(file);
+    text = file === "" ? undefined : readSettingsIfExists(file);
   } catch (error) {
     unreadable(error);
   }

@@ -30,6 +30,6 @@ export function guestTraits({ type, configPath }: ShimSettings): GuestTraits {
 /** runsc's own network stack serves pods with a network namespace of their own only. */
 function usesHostNetwork(configPath: string): boolean {
   const file = [configPath, ...runscConfigs].find((path) => path !== "" && existsSync(path));
-  const text = file === undefined ? undefined : readSettings(file);
-  return text !== undefined && /^\s*network\s*=\s*["']host["']/m.test(text);
+  if (file === undefined) return false;
+  return /^\s*network\s*=\s*["']host["']/m.test(readSettings(file));
 }

@@ -106,20 +106,28 @@ export function readTextBounded(path: string, bytesMax: number, { fatal = false 
 }
 
 /**
- * Reads a text file that people write, of at most 1 MiB; undefined where there is none. Never waits, as a read of a
- * FIFO would. fatal: as in readTextBounded.
- * @throws for what is no regular file, too long or not UTF-8, and the errors of open(2) and read(2).
+ * Reads a text file that people write, of at most 1 MiB. Never waits, as a read of a FIFO would. fatal: as in
+ * readTextBounded.
+ * @throws for what is no regular file, too long or not UTF-8, and the errors of stat(2), open(2) and read(2).
  */
-export function readSettings(path: string, { fatal = true } = {}): string | undefined {
-  const kind = statSync(path, { throwIfNoEntry: false });
-  if (kind === undefined) return undefined;
-  if (!kind.isFile()) throw new Error(`${path} is not a regular file`);
+export function readSettings(path: string, { fatal = true } = {}): string {
+  if (!statSync(path).isFile()) throw new Error(`${path} is not a regular file`);
   try {
     return readTextBounded(path, 1 << 20, { fatal });
   } catch (error) {
     if (errnoOf(error) !== undefined) throw error;
     const why = error instanceof TypeError ? "is not UTF-8" : messageOf(error);
     throw new Error(`${path} ${why}`, { cause: error });
+  }
+}
+
+/** As readSettings(); undefined where there is no such file. */
+export function readSettingsIfExists(path: string): string | undefined {
+  try {
+    return readSettings(path);
+  } catch (error) {
+    if (errnoOf(error) === "ENOENT") return undefined;
+    throw error;
   }
 }
 

@@ -46,7 +46,5 @@ function readPem({ cert, key }: TlsFiles, what: string): { cert: string; key: st
 }
 
 function textOf(path: string): string {
-  const text = readSettings(path, { fatal: false });
-  if (text === undefined) throw new Error(`${path}: no such file`);
-  return text;
+  return readSettings(path, { fatal: false }); // comments may be of any encoding
 }

@@ -305,7 +305,7 @@ describe("the mirror", () => {
     const address = await serve();
     for (const [more, reason] of [
       [{}, /EADDRINUSE.*change serve-blobs/],
-      [{ tls: { cert: "/none", key: "/none" } }, /cannot serve blobs with TLS.*no such file/],
+      [{ tls: { cert: "/none", key: "/none" } }, /cannot serve blobs with TLS.*ENOENT/],
     ] as const) {
       const options = { address, tls: undefined, rules, log: silentLog(), ...more };
       const { code, message } = await failure(serveImages(parts([]), options));

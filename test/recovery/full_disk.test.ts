@@ -12,6 +12,7 @@ import { runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { until } from "../expect.ts";
 import { busybox, Daemon } from "../harness.ts";
+import { mountTmpfs } from "../host.ts";
 import { busyboxImage } from "../image_maker.ts";
 
 const pageBytes = 4096;
@@ -29,8 +30,7 @@ let live: string;
 beforeAll(async () => {
   daemon = new Daemon({});
   for (const name of ["graph", "state"]) {
-    mkdirSync(join(daemon.dir, name));
-    execFileSync("mount", ["-t", "tmpfs", "-o", "mode=711", "tmpfs", join(daemon.dir, name)]);
+    mountTmpfs(join(daemon.dir, name));
     plenty(name);
   }
   daemon.writeConfig();
@@ -116,14 +116,15 @@ test("a damaged record is passed over where nothing can be put aside, and put as
 
 test("a pidfile for which there is no room is told of, and done without", async () => {
   await daemon.stop();
-  const pidfile = join(daemon.dir, "state/isulad.pid");
+  const folder = join(daemon.dir, "full"); // of its own: a start may free a page of state
+  mountTmpfs(folder);
+  writeFileSync(join(folder, "filler"), Buffer.alloc(pageBytes));
+  remount("full", `size=${pageBytes}`);
+  const pidfile = join(folder, "isulad.pid");
   daemon.writeConfig({ pidfile });
   const logged = daemon.log.length;
-  {
-    using _ = limit("state", "pages", 0);
-    await daemon.start();
-    expect((await daemon.status(live)).state).toBe(runtime.v1.ContainerState.CONTAINER_RUNNING);
-  }
+  await daemon.start();
+  expect((await daemon.status(live)).state).toBe(runtime.v1.ContainerState.CONTAINER_RUNNING);
   expect(daemon.log.slice(logged)).toContain(pidfile);
   daemon.writeConfig();
   await daemon.restart();

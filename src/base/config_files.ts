@@ -1,7 +1,7 @@
 // Reads daemon.json and its drop-ins, the files daemon.json.d/*.json beside it, and merges them in order.
 // Decision: maps merge by key and all else replaces, since a list that grew by each file could never be
 // shortened by a later one.
-import { readdirSync, readFileSync, statSync, type Stats } from "node:fs";
+import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import type { IdleKey } from "./config_idle_keys.ts";
 import type { Key } from "./config_key.ts";
@@ -9,9 +9,9 @@ import { findKey, spellings } from "./config_keys.ts";
 import { nearest } from "./edit_distance.ts";
 import { CriError, errnoOf, messageOf } from "./errors.ts";
 import { type JsonNode, JsonSyntaxError, merged, parseWithLines, plainValue } from "./json.ts";
+import { readSettingsBytes } from "./settings_file.ts";
 
 const defaultConfigFile = "/etc/isulad/daemon.json";
-const bytesMax = 1024 * 1024;
 
 /** A configured value that is not validated yet. where: its place, for messages. */
 export type Given = { value: unknown; where: string; origin: string; node?: JsonNode };
@@ -50,34 +50,21 @@ function dropIns(folder: string): string[] {
     return names.sort().map((name) => join(folder, name));
   } catch (error) {
     if (errnoOf(error) === "ENOENT") return [];
-    throw unreadable(folder, messageOf(error));
+    throw unreadable(error);
   }
 }
 
-/** Looks at the file before it opens it: a FIFO would keep the start waiting, and a large file fill the memory. */
 function readConfigFile(path: string, mayBeMissing: boolean): Uint8Array | undefined {
-  let wrong: string | undefined;
   try {
-    const stat = statSync(path);
-    if (!stat.isFile()) wrong = `it is ${kindOf(stat)}, not a file`;
-    else if (stat.size > bytesMax) wrong = `it is larger than ${bytesMax} bytes`;
-    else return readFileSync(path);
+    return readSettingsBytes(path);
   } catch (error) {
     if (mayBeMissing && errnoOf(error) === "ENOENT") return undefined;
-    wrong = messageOf(error);
+    throw unreadable(error);
   }
-  throw unreadable(path, wrong);
 }
 
-function kindOf(stat: Stats): string {
-  if (stat.isDirectory()) return "a folder";
-  if (stat.isFIFO()) return "a FIFO";
-  return stat.isSocket() ? "a socket" : "a device";
-}
-
-/** Errors of the file system do not always name the path. */
-function unreadable(path: string, why: string): CriError {
-  return new CriError("INVALID_ARGUMENT", `Cannot read the configuration ${path}: ${why}`);
+function unreadable(error: unknown): CriError {
+  return new CriError("INVALID_ARGUMENT", `Cannot read the configuration: ${messageOf(error)}`);
 }
 
 /** Returns the keys of one file; what is wrong goes to problems. */

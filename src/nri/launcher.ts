@@ -7,8 +7,8 @@ import type { Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { errnoOf, messageOf } from "../base/errors.ts";
 import { type Log, logFailure } from "../base/log.ts";
+import { readSettingsIfExists } from "../base/settings_file.ts";
 import { spawn } from "../sys/children.ts";
-import { readSettingsIfExists } from "../sys/file.ts";
 import { endWithin } from "../sys/supervise.ts";
 import { checkIdentity, type Plugin } from "./plugin.ts";
 

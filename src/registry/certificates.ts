@@ -3,7 +3,7 @@ import { readdir } from "node:fs/promises";
 import { isAbsolute, join } from "node:path";
 import { createSecureContext } from "node:tls";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import { readSettings } from "../sys/file.ts";
+import { readSettings } from "../base/settings_file.ts";
 import type { Tls } from "./endpoint.ts";
 
 /** by: the file or folder that refers to it, for messages. */

@@ -4,8 +4,8 @@ import * as v from "valibot";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonValue, withoutNulls } from "../base/json.ts";
+import { readSettings } from "../base/settings_file.ts";
 import { quoted } from "../base/text.ts";
-import { readSettings } from "../sys/file.ts";
 import { type RunResult, run } from "../sys/run.ts";
 import { parseAs } from "../base/schema.ts";
 

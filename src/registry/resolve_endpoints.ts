@@ -5,7 +5,7 @@
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
 import { errnoOf } from "../base/errors.ts";
-import { readSettingsIfExists } from "../sys/file.ts";
+import { readSettingsIfExists } from "../base/settings_file.ts";
 import { dockerCertificates, unreadable } from "./certificates.ts";
 import { registryUrl, type Endpoint, type Tls } from "./endpoint.ts";
 import { endpointsOfHostsFile, parseHostsFile } from "./hosts_toml.ts";

@@ -1,7 +1,7 @@
 // Knows what the guests of well-known shims lack. Of other shims nothing is refused: their runtime decides.
 import { existsSync } from "node:fs";
+import { readSettings } from "../base/settings_file.ts";
 import type { ShimSettings } from "../node/oci_runtime.ts";
-import { readSettings } from "../sys/file.ts";
 
 export type GuestTraits = {
   /** Its containers can use the node's network. */

@@ -8,13 +8,12 @@ import {
   readSync,
   renameSync,
   rmSync,
-  statSync,
   writeFileSync,
   writeSync,
 } from "node:fs";
 import { open, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { dirname } from "node:path";
-import { errnoOf, messageOf } from "../base/errors.ts";
+import { errnoOf } from "../base/errors.ts";
 import { Descriptor } from "./descriptor.ts";
 
 const modeDefault = 0o600;
@@ -103,32 +102,6 @@ export function readTextBounded(path: string, bytesMax: number, { fatal = false 
   const bytes = readBounded(path, bytesMax + 1);
   if (bytes.length > bytesMax) throw new Error(`is over ${bytesMax} bytes`);
   return new TextDecoder("utf-8", { fatal }).decode(bytes);
-}
-
-/**
- * Reads a text file that people write, of at most 1 MiB. Never waits, as a read of a FIFO would. fatal: as in
- * readTextBounded.
- * @throws for what is no regular file, too long or not UTF-8, and the errors of stat(2), open(2) and read(2).
- */
-export function readSettings(path: string, { fatal = true } = {}): string {
-  if (!statSync(path).isFile()) throw new Error(`${path} is not a regular file`);
-  try {
-    return readTextBounded(path, 1 << 20, { fatal });
-  } catch (error) {
-    if (errnoOf(error) !== undefined) throw error;
-    const why = error instanceof TypeError ? "is not UTF-8" : messageOf(error);
-    throw new Error(`${path} ${why}`, { cause: error });
-  }
-}
-
-/** As readSettings(); undefined where there is no such file. */
-export function readSettingsIfExists(path: string): string | undefined {
-  try {
-    return readSettings(path);
-  } catch (error) {
-    if (errnoOf(error) === "ENOENT") return undefined;
-    throw error;
-  }
 }
 
 /** Writes all bytes; position: as in pwrite(2), absent: the descriptor's own. */

@@ -1,7 +1,7 @@
 // Makes TLS servers whose certificate can be renewed while they serve.
 import { createSecureContext, createServer, type Server, type TLSSocket } from "node:tls";
 import { CriError, messageOf } from "../base/errors.ts";
-import { readSettings } from "./file.ts";
+import { readSettings } from "../base/settings_file.ts";
 
 /** Paths of PEM files. */
 export type TlsFiles = { cert: string; key: string };

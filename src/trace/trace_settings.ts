@@ -1,9 +1,9 @@
 // Reads OpenTelemetry's standard variables: where traces go, which calls are traced, and the bounds of the export.
 // https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables
-import { readFileSync } from "node:fs";
 import { hostname } from "node:os";
 import { version } from "../base/build.ts";
 import { messageOf } from "../base/errors.ts";
+import { readSettings } from "../base/settings_file.ts";
 
 /** ratio: of the calls without a traced parent. */
 export type Sampler = { followsParent: boolean; ratio: number };
@@ -142,7 +142,7 @@ function pairs(variable: string, text: string, warnings: string[]): Record<strin
 function certificate(path: string, warnings: string[]): string | undefined {
   if (path === "") return undefined;
   try {
-    return readFileSync(path, "utf8");
+    return readSettings(path, { fatal: false }); // comments may be of any encoding
   } catch (error) {
     warnings.push(`OTEL_EXPORTER_OTLP_CERTIFICATE: ${messageOf(error)}: it is ignored`);
     return undefined;

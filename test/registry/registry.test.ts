@@ -289,7 +289,7 @@ describe("a transfer", () => {
     const { bytes, size } = image.layers[0]!;
     breakLayer(1, ([, response]) => {
       response.writeHead(200, { "content-length": size });
-      response.write(bytes.subarray(0, 100_000), () => setTimeout(() => response.destroy(), 50));
+      response.write(bytes.subarray(0, 100_000), () => setTimeout(() => response.destroy(), 500));
     });
     await pull();
     const [first, second] = rangesOf();

@@ -125,29 +125,33 @@ const makeLarge = (file: string) => {
   writeFileSync(file, "");
   truncateSync(file, 2 ** 32);
 };
-const cannotRead = "Cannot read the configuration daemon.json";
+const cannotRead = "Cannot read the configuration: ";
 
 test.each<[string, (main: string) => void, string]>([
-  ["a folder", asMain((file) => mkdirSync(file)), `${cannotRead}: it is a folder, not a file`],
-  ["a FIFO", asMain(makeFifo), `${cannotRead}: it is a FIFO, not a file`],
-  ["a large file", asMain(makeLarge), `${cannotRead}: it is larger than 1048576 bytes`],
-  ["no file", asMain(() => {}), `${cannotRead}: ENOENT`],
+  [
+    "a folder",
+    asMain((file) => mkdirSync(file)),
+    `${cannotRead}daemon.json is a folder, not a regular file`,
+  ],
+  ["a FIFO", asMain(makeFifo), `${cannotRead}daemon.json is a FIFO, not a regular file`],
+  ["a large file", asMain(makeLarge), `${cannotRead}daemon.json is larger than 1048576 bytes`],
+  ["no file", asMain(() => {}), `${cannotRead}ENOENT`],
   [
     "a device",
     asMain((file) => symlinkSync("/dev/zero", file)),
-    `${cannotRead}: it is a device, not a file`,
+    `${cannotRead}daemon.json is a device, not a regular file`,
   ],
   [
     "a drop-in that is a folder",
     asDropIn((file) => mkdirSync(file)),
-    `${cannotRead}.d/a.json: it is a folder, not a file`,
+    `${cannotRead}daemon.json.d/a.json is a folder, not a regular file`,
   ],
-  ["a drop-in that is a FIFO", asDropIn(makeFifo), `${cannotRead}.d/a.json: it is a FIFO`],
-  ["a large drop-in", asDropIn(makeLarge), `${cannotRead}.d/a.json: it is larger than`],
+  ["a drop-in that is a FIFO", asDropIn(makeFifo), `${cannotRead}daemon.json.d/a.json is a FIFO`],
+  ["a large drop-in", asDropIn(makeLarge), `${cannotRead}daemon.json.d/a.json is larger than`],
   [
     "a link to itself as drop-in",
     asDropIn((file) => symlinkSync("a.json", file)),
-    `${cannotRead}.d/a.json: ELOOP`,
+    `${cannotRead}ELOOP`,
   ],
   [
     "a file in the place of the folder",
@@ -155,7 +159,7 @@ test.each<[string, (main: string) => void, string]>([
       rmSync(`${main}.d`, { recursive: true });
       writeFileSync(`${main}.d`, "{}");
     },
-    `${cannotRead}.d: ENOTDIR`,
+    `${cannotRead}ENOTDIR`,
   ],
   [
     "a byte that is no UTF-8",

@@ -217,10 +217,10 @@ describe("the node's own credentials", () => {
   test("refuse a missing file, a too long one and a FIFO", () => {
     expect(refusal(join(dir, "absent")).message).toContain("create it");
     fs.writeFileSync(path, " ".repeat((1 << 20) + 1));
-    expect(refusal(path).message).toContain("is over 1048576 bytes");
+    expect(refusal(path).message).toContain("is larger than 1048576 bytes");
     const fifo = join(dir, "fifo");
     execFileSync("mkfifo", [fifo]);
-    expect(refusal(fifo).message).toContain("is not a regular file");
+    expect(refusal(fifo).message).toContain("is a FIFO, not a regular file");
     expect(readAuthFile("")).toBeUndefined();
   });
 });

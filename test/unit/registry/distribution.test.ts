@@ -1,7 +1,7 @@
 // Tests fetches from registries on loopback that misbehave, with delays of a millisecond.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { fetchBlob, fetchManifest, readBlob } from "../../../src/registry/distribution.ts";
-import { failure } from "../../expect.ts";
+import { failure, until } from "../../expect.ts";
 import { blob, makeImage, makeLayer, mediaTypes } from "../../image_maker.ts";
 import { FakeRegistry, sendFile, type Handler } from "../../registry/fake_registry.ts";
 import { pullSession, upstream } from "../fakes.ts";
@@ -26,8 +26,17 @@ function session(progressTimeoutMs = 30_000) {
   return pullSession(upstreams, { firstBackoffMs: 1, progressTimeoutMs });
 }
 
-const read = async (o = session()) =>
-  Buffer.concat(await Array.fromAsync(readBlob(o, layer, { signal })));
+/** Bytes that read() has been given. */
+let received = 0;
+async function read(o = session()): Promise<Buffer> {
+  const chunks: Uint8Array[] = [];
+  received = 0;
+  for await (const chunk of readBlob(o, layer, { signal })) {
+    chunks.push(chunk);
+    received += chunk.length;
+  }
+  return Buffer.concat(chunks);
+}
 const codeOfFailure = async (call: Promise<unknown>) => (await failure(call)).code;
 
 /** Answers requests for a path that contains `part`. */
@@ -89,9 +98,9 @@ describe("readBlob", () => {
     (count: number): Handler =>
     (_, response) => {
       response.writeHead(200, { "content-length": layer.size });
-      response.write(layer.bytes.subarray(0, count), () =>
-        setTimeout(() => response.destroy(), 20),
-      );
+      response.write(layer.bytes.subarray(0, count));
+      // An end that overtakes the bytes would take them along.
+      void until("the bytes are read", () => received >= count).finally(() => response.destroy());
       return true;
     };
   const once = (how: Handler): Handler => {

@@ -235,12 +235,12 @@ skip_verify = true
       expect(error.code).toBe("FAILED_PRECONDITION");
       return error.message;
     };
-    expect(await refusal()).toContain("fifo.pem is not a regular file");
+    expect(await refusal()).toContain("fifo.pem is a FIFO, not a regular file");
     fs.writeFileSync(join(folder, "hosts.toml"), Buffer.from('server = "http://\xe4"', "latin1"));
     expect(await refusal()).toContain("hosts.toml is not UTF-8");
     fs.rmSync(join(folder, "hosts.toml"));
     execFileSync("mkfifo", [join(folder, "hosts.toml")]);
-    expect(await refusal()).toContain("hosts.toml is not a regular file");
+    expect(await refusal()).toContain("hosts.toml is a FIFO, not a regular file");
   });
 });
 

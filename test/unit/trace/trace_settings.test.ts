@@ -1,5 +1,9 @@
 // Tests OpenTelemetry's variables: defaults, precedence, and bad values, which are warnings.
 import { describe, expect, test } from "bun:test";
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { traceSettings } from "../../../src/trace/trace_settings.ts";
 
 const at = "http://collector:4318";
@@ -78,5 +82,18 @@ describe("traceSettings", () => {
     const { warnings } = traceSettings({ OTEL_EXPORTER_OTLP_ENDPOINT: at, ...env });
     expect(warnings).toEqual([expect.stringMatching(warning)]);
     expect(warnings[0]).not.toContain("secret");
+  });
+
+  test("warns of a certificate that is a FIFO, and does not wait for it", () => {
+    const folder = mkdtempSync(join(tmpdir(), "isulad-trace-"));
+    const certificate = join(folder, "ca.pem");
+    spawnSync("mkfifo", [certificate]);
+    const { settings, warnings } = traceSettings({
+      OTEL_EXPORTER_OTLP_ENDPOINT: at,
+      OTEL_EXPORTER_OTLP_CERTIFICATE: certificate,
+    });
+    rmSync(folder, { recursive: true });
+    expect(settings!.ca).toBeUndefined();
+    expect(warnings).toEqual([expect.stringContaining("ca.pem is a FIFO, not a regular file")]);
   });
 });

@@ -124,11 +124,13 @@ async function receive(connection: WebSocketConnection, local: Local): Promise<s
   return Buffer.concat(status).toString();
 }
 
-function exitCodeOf(text: string): number {
-  if (text === "") throw new CriError("UNAVAILABLE", "the connection to the daemon was lost");
-  const { status, message, details } = jsonValue(text) as Status;
+function exitCodeOf(answer: string): number {
+  if (answer === "") throw new CriError("UNAVAILABLE", "the connection to the daemon was lost");
+  const { status, message, details } = jsonValue(answer) as Status;
   if (status === "Success") return 0;
   const cause = details?.causes?.find(({ reason }) => reason === "ExitCode");
   if (cause !== undefined) return Number(cause.message);
-  throw new CriError("UNKNOWN", message ?? "the command failed without a message");
+  // The message is the cause, after Kubernetes' "Internal error occurred: ".
+  const text = details?.causes?.[0]?.message ?? message ?? "the command failed without a message";
+  throw new CriError("UNKNOWN", text);
 }

@@ -2,7 +2,7 @@
 // transports.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawn, spawnSync, type ChildProcess } from "node:child_process";
-import { existsSync } from "node:fs";
+import { existsSync, writeFileSync } from "node:fs";
 import { createConnection, createServer, type AddressInfo } from "node:net";
 import { join } from "node:path";
 import process from "node:process";
@@ -118,9 +118,11 @@ describe("exec", () => {
 
   test("-it passes on a changed terminal size", async () => {
     const command = "trap 'stty size' WINCH; echo on; while sleep 0.1; do :; done";
-    const later = "sleep 1.5; stty -F /dev/tty cols 101 rows 31";
+    const go = join(daemon.dir, "resize");
+    const later = `until [ -e ${go} ]; do sleep 0.1; done; stty -F /dev/tty cols 101 rows 31`;
     const shell = new OnTerminal(ours("exec", "-it", id, "sh", "-c", command), later);
     await shell.shows("on");
+    writeFileSync(go, "");
     await shell.shows("31 101");
     shell.type("\u0003");
     expect(await shell.ended).toBe(130);
@@ -134,7 +136,9 @@ describe("exec", () => {
   });
 
   test("commands that cannot start exit with docker's codes, usage errors with isulad-ts's own", () => {
-    expect(run(ours("exec", id, "nosuch")).code).toBe(127);
+    const { code, stderr } = run(ours("exec", id, "nosuch"));
+    expect(code).toBe(127);
+    expect(stderr).toMatch(/^isulad-ts: \S+runc exec: .*"nosuch"/);
     expect(run(ours("exec", id, "/etc")).code).toBe(126);
     expect(run(ours("exec", "nosuch", "true")).code).toBe(125);
     expect(run(ours("exec", id)).code).toBe(125);

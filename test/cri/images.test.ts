@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { failure } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
-import { busyboxImage } from "../image_maker.ts";
+import { busyboxEntries, busyboxImage } from "../image_maker.ts";
 import { type Registry, startRegistry } from "../registry.ts";
 
 let registry: Registry;
@@ -53,7 +53,9 @@ describe("PullImage", () => {
     ]);
     expect(images[0]!.repo_digests).toEqual([`${registry.host}/team/app@${image.manifest.digest}`]);
     expect(images[0]).toMatchObject({ id: image.config.digest, username: "user" });
-    expect(images[0]!.size!.toString()).not.toBe("0");
+    const content = busyboxEntries().map(({ data }) => Buffer.from(data ?? "").length);
+    const size = content.reduce((sum, bytes) => sum + bytes, image.config.bytes.length);
+    expect(Number(images[0]!.size)).toBe(size);
   });
 
   test("of a missing image is NOT_FOUND, with the reference", async () => {

@@ -45,6 +45,11 @@ describe("credentials", () => {
     expect(() => credentialsFor("r.example", { auth: "bm9jb2xvbg==" })).toThrow("base64");
   });
 
+  test("of base64 may end in NUL bytes, as for containerd", () => {
+    const auth = Buffer.from("u:p\0\0").toString("base64");
+    expect(credentialsFor("r.example", { auth })).toEqual(user);
+  });
+
   test("are not sent unencrypted where the registry speaks TLS", () => {
     const [challenge] = parseChallenges('Bearer realm="http://t.example/"');
     const o = { scope: "s", registryUrl: "https://r.example/v2" };

@@ -8,7 +8,7 @@ import type { ServerResponse } from "node:http";
 import { connect, type Socket } from "node:net";
 import { join } from "node:path";
 import type { AuthConfig } from "../../src/proto/types.ts";
-import { failure } from "../expect.ts";
+import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { FakeRegistry } from "../registry/fake_registry.ts";
 import { makeImage, makeLayer } from "../image_maker.ts";
@@ -204,6 +204,16 @@ describe("too late", () => {
     const error = await daemon.configured({ "pull-progress-timeout": "1s" }, () => refusal());
     expect(error.code).toBe("DEADLINE_EXCEEDED");
     expect(error.message).toContain("sent nothing for 1000 ms");
+  });
+
+  test("a pull is broken off at its caller's deadline, long before the daemon's own", async () => {
+    let isClosed = false;
+    fake.intercept = (_request, response) => (
+      response.once("close", () => (isClosed = true)),
+      true
+    );
+    expect((await failure(pull(undefined, 1_000))).code).toBe("DEADLINE_EXCEEDED");
+    await until("the connection to the registry is closed", () => isClosed);
   });
 
   test("429 and 503 are retried no sooner than Retry-After, in seconds or as a date", async () => {

@@ -105,6 +105,11 @@ describe("parseManifest", () => {
   ])("of %s gives the right kind or code", (_, value, result) => {
     expect(codeFor(value)).toBe(result);
   });
+
+  test("of schema 1 says what to do", () => {
+    const bytes = Buffer.from(JSON.stringify({ schemaVersion: 1, fsLayers: [] }));
+    expect(() => parseManifest(bytes, "it")).toThrow("push the image again");
+  });
 });
 
 describe("chainIds", () => {

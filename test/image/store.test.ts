@@ -205,17 +205,31 @@ describe("concurrent pulls", () => {
     expect((await pulled).layers).toHaveLength(5);
   });
 
-  test("with different credentials are separate", async () => {
+  test("with different credentials or runtime handlers are separate", async () => {
     const release = holdLayers();
-    const ref = `${fake.host}/a/b:1`;
     const auth = { username: "u", password: "p" };
-    const pulls = [undefined, auth].map((auth) =>
-      fixture.store.pull(ref, { auth, signal: within() }),
+    const pulls = [{}, { auth }, { runtimeHandler: "fast" }].map((options) =>
+      fixture.store.pull(`${fake.host}/a/b:1`, { ...options, signal: within() }),
     );
-    await until(() => fake.paths().filter((path) => path.includes("/manifests/")).length === 2);
+    await until(() => fake.paths().filter((path) => path.includes("/manifests/")).length === 3);
     await until(() => layerRequests() === 1);
     release();
     await Promise.all(pulls);
+  });
+
+  test("keep the layers that they have while another image is removed", async () => {
+    fake.put("x/y", "1", randomImage());
+    const other = await pull("x/y:1");
+    const lower = makeLayer([{ name: "g", data: "g" }]);
+    fake.put("c/d", "1", makeImage([lower, ...image.layers]));
+    const release = holdLayers();
+    let last: ImageProgress | undefined;
+    const onProgress = (progress: ImageProgress) => (last = progress);
+    const pulled = fixture.store.pull(`${fake.host}/c/d:1`, { signal: within(), onProgress });
+    await until(() => last?.layers[0]!.state === "done" && layerRequests() === 1);
+    await fixture.store.remove(other.id);
+    release();
+    expect((await fixture.store.detailsOf(await pulled)).layers).toHaveLength(2);
   });
 });
 

@@ -177,6 +177,21 @@ export class ImageRecords {
     const moved = this.list().filter(
       ({ id, repoTags }) => id !== image.id && repoTags.some(isAdded),
     );
+    try {
+      await this.#writeAll(added, config, origin);
+    } catch (error) {
+      // On a full disk the config, which is written first, would stay until the next start.
+      if (known === undefined) await this.remove(image.id).catch(() => {});
+      throw error;
+    }
+    for (const other of moved) {
+      const repoTags = other.repoTags.filter((tag) => !isAdded(tag));
+      await this.#write({ ...other, repoTags });
+    }
+    return added;
+  }
+
+  async #writeAll(image: ImageRecord, config: Uint8Array, origin?: ImageOrigin): Promise<void> {
     await writeFileAtomic(this.#path(image.id, "config"), config);
     if (origin !== undefined) {
       const origins = addOrigin(await this.originsOf(image.id), origin);
@@ -184,12 +199,7 @@ export class ImageRecords {
       const path = this.#path(image.id, "origins");
       await step("image-origins", () => writeFileAtomic(path, text));
     }
-    await this.#write(added);
-    for (const other of moved) {
-      const repoTags = other.repoTags.filter((tag) => !isAdded(tag));
-      await this.#write({ ...other, repoTags });
-    }
-    return added;
+    await this.#write(image);
   }
 
   async remove(id: string): Promise<void> {

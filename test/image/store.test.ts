@@ -1,5 +1,6 @@
 // Tests the image store: names, joined and cancelled pulls, removal, restarts, mounts. Needs root.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { execFileSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";
 import { join } from "node:path";
@@ -232,6 +233,27 @@ describe("concurrent pulls", () => {
     expect((await fixture.store.detailsOf(await pulled)).layers).toHaveLength(2);
   });
 });
+
+test.each([
+  ["layers/scratch", "1m"],
+  ["images", "4k"],
+])(
+  "a pull that fills the disk of %s says what frees some, and leaves nothing",
+  async (name, size) => {
+    const folder = join(fixture.graph, name);
+    execFileSync("mount", ["-t", "tmpfs", "-o", `size=${size}`, "tmpfs", folder]);
+    try {
+      const data = randomBytes(1000).toString("hex").repeat(1500); // its blob is small enough to be begun
+      fake.put("c/d", "1", makeImage([makeLayer([{ name: "f", data }])]));
+      const error = await failure(pull("c/d:1"));
+      expect(error.code).toBe("RESOURCE_EXHAUSTED");
+      expect(error.message).toContain("isulad-ts images prune");
+      expect(fixture.remains()).toEqual([]);
+    } finally {
+      execFileSync("umount", [folder]);
+    }
+  },
+);
 
 describe("a restart", () => {
   test("finds the images, and removes partial ones", async () => {

@@ -103,7 +103,7 @@ echo '{"cniVersion":"1.0.0","code":42,"msg":"the cable is out","details":"unplug
     const before = own.snapshot();
     const start = performance.now();
     const error = await failure(own.runPod(own.podConfig()));
-    expect(performance.now() - start).toBeWithin(1900, 15_000);
+    expect(performance.now() - start).toBeWithin(1900, 30_000);
     expect(error.code).toBe("DEADLINE_EXCEEDED");
     expect(error.message).toContain("hanging");
     expect(await own.leaksSince(before)).toEqual([]);

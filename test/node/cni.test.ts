@@ -3,6 +3,8 @@ import { expect, test } from "bun:test";
 import { closeSync, existsSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { hasEnded } from "../../src/sys/process.ts";
+import { until } from "../expect.ts";
 import {
   dir,
   failure,
@@ -21,27 +23,25 @@ useScratch();
 test("a plugin over its deadline is killed with its children and named with pid and time", async () => {
   writePlugin("slow", `sleep 300 & echo $! > ${dir}/child; wait`);
   writeList("1.0.0", [{ type: "slow" }]);
-  expect(await failure(openNetwork(200).add(podOf("p1"), signal))).toMatchObject({
+  expect(await failure(openNetwork(1_000).add(podOf("p1"), signal))).toMatchObject({
     code: "DEADLINE_EXCEEDED",
     message: expect.stringMatching(/CNI plugin slow: ADD of sandbox p1: .*pid \d+.* \d+ ms$/),
   });
-  await sleep(50);
-  const child = readFileSync(join(dir, "child"), "utf8").trim();
-  const stat = existsSync(`/proc/${child}`) ? readFileSync(`/proc/${child}/stat`, "utf8") : "Z";
-  expect(stat).toContain("Z");
+  const child = Number(readFileSync(join(dir, "child"), "utf8"));
+  await until("the child has ended", () => hasEnded(child));
 });
 
 test("the deadline is for all plugins of a list together", async () => {
-  writePlugin("first", 'sleep 0.2; cat >/dev/null; echo \'{"cniVersion":"1.0.0"}\'');
+  writePlugin("first", 'sleep 1.5; cat >/dev/null; echo \'{"cniVersion":"1.0.0"}\'');
   writePlugin("second", "exec sleep 300");
   writeList("1.0.0", [{ type: "first" }, { type: "second" }]);
   const start = performance.now();
-  expect(await failure(openNetwork(600).add(podOf("p"), signal))).toMatchObject({
+  expect(await failure(openNetwork(3_000).add(podOf("p"), signal))).toMatchObject({
     code: "DEADLINE_EXCEEDED",
     message: expect.stringContaining("CNI plugin second"),
   });
   // The time of the first plugin counts for the second one.
-  expect(performance.now() - start).toBeWithin(500, 780);
+  expect(performance.now() - start).toBeWithin(2_900, 4_400);
 });
 
 test("a plugin that its installer is still writing (ETXTBSY) is retried", async () => {
@@ -58,14 +58,16 @@ test("a plugin that its installer is still writing (ETXTBSY) is retried", async 
 test("an ADD that waits for the first one ends when its caller cancels", async () => {
   writePlugin("slow", `touch ${dir}/begun; exec sleep 300`);
   writeList("1.0.0", [{ type: "slow" }]);
-  const cni = openNetwork(1_000);
-  const first = failure(cni.add(podOf("p1"), signal));
+  const cni = openNetwork(60_000);
+  const cancel = new AbortController();
+  const first = failure(cni.add(podOf("p1"), cancel.signal));
   while (!existsSync(join(dir, "begun"))) await sleep(5);
   const start = performance.now();
   expect(await failure(cni.add(podOf("p2"), AbortSignal.timeout(50)))).toMatchObject({
     code: "DEADLINE_EXCEEDED",
   });
-  expect(performance.now() - start).toBeLessThan(300);
+  expect(performance.now() - start).toBeLessThan(30_000);
+  cancel.abort();
   await first;
 });
 

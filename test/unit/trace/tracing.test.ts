@@ -65,14 +65,14 @@ describe("a collector", () => {
 
   test("that is slow is given up at the deadline, and ends the daemon no later than that", async () => {
     await using receiver = await startReceiver(() => {}); // never answers
-    const { tracing } = open(receiver.url, { OTEL_EXPORTER_OTLP_TIMEOUT: "100" });
+    const { tracing } = open(receiver.url, { OTEL_EXPORTER_OTLP_TIMEOUT: "1000" });
     const begin = performance.now();
     calls(1);
-    expect(performance.now() - begin).toBeLessThan(50);
+    expect(performance.now() - begin).toBeLessThan(900);
     await until("the export is given up", () => tracing.dropped === 1);
     calls(1);
     await tracing[Symbol.asyncDispose]();
-    expect(performance.now() - begin).toBeLessThan(1_500);
+    expect(performance.now() - begin).toBeLessThan(9_000);
   });
 
   test("that refuses is named with its answer", async () => {

@@ -19,11 +19,19 @@ export function testMs(limitMs: number): number {
   return Math.max(limitMs, Number(process.env["ISULAD_TEST_TIMEOUT_MS"] ?? 0));
 }
 
-/** Waits for a condition. @throws Error naming it after half a minute, longer in a guest. */
-export async function until(what: string, holds: () => boolean | Promise<boolean>): Promise<void> {
+/**
+ * Waits for a condition. what: its name, or what tells it at the end.
+ * @throws Error naming it after half a minute, longer in a guest.
+ */
+export async function until(
+  what: string | (() => string),
+  holds: () => boolean | Promise<boolean>,
+): Promise<void> {
   const end = performance.now() + withinMs;
   while (!(await holds())) {
-    if (performance.now() > end) throw new Error(`timed out waiting until ${what}`);
+    if (performance.now() > end) {
+      throw new Error(`timed out waiting until ${typeof what === "string" ? what : what()}`);
+    }
     await sleep(2);
   }
 }

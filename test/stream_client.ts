@@ -3,6 +3,7 @@
 import { openSpdy, openWebSocket } from "../src/cli/stream_client.ts";
 import type { SpdyStream } from "../src/sys/spdy.ts";
 import { WebSocketConnection } from "../src/sys/websocket.ts";
+import { until } from "./expect.ts";
 
 export type Transport = "SPDY" | "WebSocket";
 export type Asked = { stdin?: boolean; stdout?: boolean; stderr?: boolean; tty?: boolean };
@@ -42,11 +43,10 @@ export async function converse(
   const open = transport === "SPDY" ? overSpdy : overWebSocket;
   const conversation = await open(url, asked, heard);
   const hears = async (text: string) => {
-    for (let tries = 0; tries < 300; tries++) {
-      if ((heard.stdout + heard.stderr).includes(text)) return;
-      await Bun.sleep(50);
-    }
-    throw new Error(`timed out waiting for ${JSON.stringify(text)}: ${JSON.stringify(heard)}`);
+    await until(
+      () => `${JSON.stringify(text)} is heard, not ${JSON.stringify(heard)}`,
+      () => (heard.stdout + heard.stderr).includes(text),
+    );
   };
   return { ...conversation, heard, hears };
 }

@@ -267,18 +267,22 @@ export function catchesSignal(pid: number, signal: number): boolean {
   }
 }
 
-/** How long a runtime's init may take from the runtime's start command to its execve(2). */
+/** How long, in ms, a runtime's init may take from the runtime's start command to its execve(2). */
 const execMs = 200;
 
 /**
  * Calls `start` and waits until the process executes another file. A runtime's start returns a moment
  * earlier, and a signal in that moment would be handled by the runtime's init and lost.
  */
-export async function executes(pid: number, start: () => Promise<void>): Promise<void> {
+export async function executes(
+  pid: number,
+  start: () => Promise<void>,
+  withinMs = execMs,
+): Promise<void> {
   const before = executableOf(pid);
   await start();
   if (before === undefined) return;
-  const end = performance.now() + execMs;
+  const end = performance.now() + withinMs;
   while (executableOf(pid) === before && performance.now() < end) await sleep(1);
 }
 

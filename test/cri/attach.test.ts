@@ -141,9 +141,7 @@ test("with stdin_once the container's input ends with the first client's, and st
   await first.type("words\n");
   await first.hears("words");
   first.vanish();
-  for (let tries = 0; tries < 100 && !(await logOf(left)).includes("all read"); tries++) {
-    await Bun.sleep(50);
-  }
+  await until("all is read", async () => (await logOf(left)).includes("all read"));
   expect(await logOf(left)).toBe("words\nall read\n");
   for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
   await Bun.sleep(500);

@@ -183,7 +183,7 @@ describe("its start and end", () => {
     await daemon.stop();
     await sleep(1200);
     await daemon.start();
-    const { exitCode, reason, status } = await daemon.exited(id, 3000);
+    const { exitCode, reason, status } = await daemon.exited(id);
     expect({ exitCode, reason }).toEqual({ exitCode: 7, reason: "Error" });
     expect(status.finished_at!.toBigInt()).toBeGreaterThan(status.started_at!.toBigInt());
     await daemon.removePod(podId);

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { toBigInt } from "../../src/base/int64.ts";
 import { connect } from "../../src/cli/client.ts";
 import { runtime } from "../../src/proto/messages.js";
-import { failure } from "../expect.ts";
+import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 
 const { ContainerEventType, ContainerState, PodSandboxState } = runtime.v1;
@@ -34,7 +34,7 @@ function listen(client = daemon.client) {
     end,
     async until(id: string, type: string): Promise<Event[]> {
       const wanted = (event: Event) => event.container_id === id && nameOf(event) === type;
-      for (let tries = 0; tries < 1000 && !seen.some(wanted); tries++) await sleep(20);
+      await until(`${type} of ${id} is told`, () => seen.some(wanted));
       return seen.slice(0, seen.findIndex(wanted) + 1);
     },
     [Symbol.dispose]: () => abort.abort(),

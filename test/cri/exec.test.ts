@@ -4,7 +4,7 @@ import { existsSync, readdirSync, readFileSync, renameSync, writeFileSync } from
 import { dirname, join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
-import { failure } from "../expect.ts";
+import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
 
@@ -204,8 +204,7 @@ describe("logs", () => {
     expect(existsSync(log_path)).toBe(true);
     const old = readFileSync(`${log_path}.1`, "utf8");
     const whole = () => logText(old) + logText(readFileSync(log_path, "utf8"));
-    for (let tries = 0; tries < 200 && !whole().includes("line 199\n"); tries++)
-      await Bun.sleep(50);
+    await until("the last line is there", () => whole().includes("line 199\n"));
     expect(whole()).toBe(Array.from({ length: 200 }, (_, index) => `line ${index}\n`).join(""));
     expect(readFileSync(`${log_path}.1`, "utf8")).toBe(old);
     await daemon.client.RemoveContainer({ container_id: container });

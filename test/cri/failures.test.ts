@@ -7,7 +7,7 @@ import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
-import { failure } from "../expect.ts";
+import { failure, until } from "../expect.ts";
 import { type Daemon, ociRuntime, startDaemon } from "../harness.ts";
 
 let daemon: Daemon;
@@ -111,12 +111,10 @@ echo '{"cniVersion":"1.0.0","code":42,"msg":"the cable is out","details":"unplug
 });
 
 async function networkReady(own: Daemon): Promise<void> {
-  for (let tries = 0; tries < 100; tries++) {
+  await until("the network is ready", async () => {
     const { status } = await own.client.Status({});
-    if (status?.conditions?.find((one) => one.type === "NetworkReady")?.status) return;
-    await Bun.sleep(100);
-  }
-  throw new Error(`The network does not become ready:\n${own.log.slice(-2000)}`);
+    return status?.conditions?.find((one) => one.type === "NetworkReady")?.status === true;
+  });
 }
 
 describe("the OCI runtime", () => {
@@ -180,8 +178,7 @@ describe("the monitor", () => {
     const id = await daemon.run(podId, pod, script);
     const [monitor] = daemon.monitors();
     process.kill(monitor!, "SIGKILL");
-    for (let tries = 0; tries < 100 && daemon.monitors()[0] === monitor; tries++)
-      await Bun.sleep(50);
+    await until("the monitor has ended", () => daemon.monitors()[0] !== monitor);
     await Bun.sleep(1000);
     expect(daemon.monitors()).toHaveLength(1);
     expect((await daemon.status(id)).state).toBe(runtime.v1.ContainerState.CONTAINER_RUNNING);

@@ -3,7 +3,6 @@ import { beforeEach, describe, expect, test } from "bun:test";
 import { execFileSync, spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
 import { failure, until } from "../expect.ts";
 import { recordFile } from "../records.ts";
@@ -43,10 +42,8 @@ describe("plugins that fail", () => {
     rmSync(mark("del-fails"));
     await daemon.restart("SIGKILL"); // tried again at the start, and every minute
     await until("the lease is free", () => leases().length === 0);
-    for (let tries = 0; tries < 200; tries++) {
-      if ((await daemon.client.ListPodSandbox({})).items.length === 0) break;
-      await sleep(50);
-    }
+    const pods = async () => (await daemon.client.ListPodSandbox({})).items;
+    await until("the pod is gone", async () => (await pods()).length === 0);
     const left = await daemon.leaksSince(before);
     expect(left.filter((leak) => !leak.startsWith("descriptor"))).toEqual([]); // another process's
     expect(files("graph/cni/results")).toEqual([]);
@@ -192,11 +189,9 @@ describe("kill -9 of the daemon", () => {
     ),
   )("in RunPodSandbox, %s: the pod is whole, or nothing of it is left", async (failpoint) => {
     await killedAt(failpoint, () => daemon.runPod(daemon.podConfig()));
-    let pods = await list();
-    for (let tries = 0; tries < 200 && pods.some(({ state }) => state !== ready); tries++) {
-      await sleep(50);
-      pods = await list();
-    }
+    const isReady = async () => (await list()).every(({ state }) => state === ready);
+    await until("the pod is ready or gone", isReady);
+    const pods = await list();
     expect(pods).toHaveLength(failpoint === "after:sandbox-ready" ? 1 : 0);
     for (const { id } of pods) {
       const { IPAddress, Activation, Networks, SandboxKey } = await settings(id!);
@@ -221,10 +216,7 @@ describe("kill -9 of the daemon", () => {
     const { Activation: _, ...before } = await settings(podId);
     await killedAt(failpoint, () => daemon.client.StopPodSandbox({ pod_sandbox_id: podId }));
     expect(await settings(podId)).toMatchObject(before);
-    for (let tries = 0; tries < 200; tries++) {
-      if ((await settings(podId))["Activation"] === false) break;
-      await sleep(50);
-    }
+    await until("it is detached", async () => (await settings(podId))["Activation"] === false);
     expect(await settings(podId)).toEqual({ ...before, Activation: false });
     expect(leases()).toEqual([]);
     await daemon.removePod(podId);
@@ -244,21 +236,10 @@ describe("CNI 1.1", () => {
     await configure({});
     expect(await networkReady()).toEqual({ status: true, message: "" });
     writeFileSync(mark, "");
-    let ready = await networkReady();
-    for (let tries = 0; tries < 100 && ready.status; tries++) {
-      await sleep(100);
-      ready = await networkReady();
-    }
-    expect(ready).toMatchObject({
-      status: false,
-      message: expect.stringContaining("switch is off"),
-    });
+    await until("the network is not ready", async () => !(await networkReady()).status);
+    expect((await networkReady()).message).toContain("switch is off");
     rmSync(mark);
-    for (let tries = 0; tries < 100 && !ready.status; tries++) {
-      await sleep(100);
-      ready = await networkReady();
-    }
-    expect(ready.status).toBe(true);
+    await until("the network is ready", async () => (await networkReady()).status);
   });
 
   test("GC runs at the start with the attachments of the pods there are", async () => {

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
+import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { recordFile } from "../records.ts";
 import { busyboxImage } from "../image_maker.ts";
@@ -29,8 +30,7 @@ test("a running container without a record is killed", async () => {
   const settled = globSync(join(daemon.dir, "graph/containers", id, "container*.json"));
   for (const file of [recordOf(id), ...settled]) writeFileSync(file, "{");
   await daemon.start();
-  for (let tries = 0; tries < 100 && existsSync(`/proc/${pid}`); tries++) await sleep(20);
-  expect(existsSync(`/proc/${pid}`)).toBe(false);
+  await until("its process has ended", () => !existsSync(`/proc/${pid}`));
   expect((await daemon.client.ListContainers({})).containers).toEqual([]);
   await daemon.removePod(podId);
 });
@@ -43,14 +43,7 @@ test("a container whose last change is unreadable continues from the previous re
   writeFileSync(recordOf(id), "");
   await daemon.start();
   const { CONTAINER_RUNNING } = runtime.v1.ContainerState;
-  for (
-    let tries = 0;
-    tries < 100 && (await daemon.status(id)).state !== CONTAINER_RUNNING;
-    tries++
-  ) {
-    await sleep(20);
-  }
-  expect((await daemon.status(id)).state).toBe(CONTAINER_RUNNING);
+  await until("it runs", async () => (await daemon.status(id)).state === CONTAINER_RUNNING);
   expect(daemon.log).toContain(`container ${id}: an older record is used`);
   await daemon.removePod(podId);
 });
@@ -86,12 +79,8 @@ test("a pause container that ended while no daemon ran: its sandbox is NOTREADY"
   process.kill(pid, "SIGKILL");
   await sleep(300);
   await daemon.start();
-  let state;
-  for (let tries = 0; tries < 100; tries++) {
-    state = (await daemon.client.PodSandboxStatus(ask)).status!.state;
-    if (state === PodSandboxState.SANDBOX_NOTREADY) break;
-    await sleep(20);
-  }
-  expect(state).toBe(PodSandboxState.SANDBOX_NOTREADY);
+  const stateNow = async () => (await daemon.client.PodSandboxStatus(ask)).status!.state;
+  const { SANDBOX_NOTREADY } = PodSandboxState;
+  await until("it is not ready", async () => (await stateNow()) === SANDBOX_NOTREADY);
   await daemon.removePod(podId);
 });

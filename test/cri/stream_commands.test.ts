@@ -7,6 +7,7 @@ import { createConnection, createServer, type AddressInfo } from "node:net";
 import { join } from "node:path";
 import process from "node:process";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import { until } from "../expect.ts";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { collected } from "../stream/wires.ts";
 
@@ -72,11 +73,10 @@ class OnTerminal {
   }
 
   async shows(text: string): Promise<void> {
-    for (let tries = 0; tries < 300; tries++) {
-      if (this.text.includes(text)) return;
-      await Bun.sleep(50);
-    }
-    throw new Error(`never shown: ${JSON.stringify(text)} in ${JSON.stringify(this.text)}`);
+    await until(
+      () => `${JSON.stringify(text)} is shown, not ${JSON.stringify(this.text)}`,
+      () => this.text.includes(text),
+    );
   }
 }
 
@@ -149,10 +149,8 @@ describe("exec", () => {
     const before = daemon.snapshot();
     const [program = "", ...words] = ours("exec", id, "sleep", "61630");
     const child = spawn(program, words, { env: environment() });
-    for (let tries = 0; tries < 200; tries++) {
-      if ((await daemon.exec(id, "ps -o args")).stdout.includes("sleep 61630")) break;
-      await Bun.sleep(20);
-    }
+    const processes = async () => (await daemon.exec(id, "ps -o args")).stdout;
+    await until("it runs", async () => (await processes()).includes("sleep 61630"));
     child.kill("SIGKILL");
     expect(await daemon.leaksSince(before)).toEqual([]);
   });

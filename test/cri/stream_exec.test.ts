@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { createConnection } from "node:net";
 import { join } from "node:path";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
-import { failure, testMs } from "../expect.ts";
+import { failure, testMs, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { type Asked, converse, exitCodeIn, oldStatus, type Transport } from "../stream_client.ts";
 
@@ -206,11 +206,8 @@ test("the monitor's exit ends them too, with an error", async () => {
   for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
   const { status } = await talk.end;
   expect(JSON.parse(status)).toMatchObject({ status: "Failure" });
-  for (let tries = 0; tries < 100; tries++) {
-    if (!/sleep 61624/.test((await daemon.exec(id, "ps -o args")).stdout)) return;
-    await Bun.sleep(50);
-  }
-  throw new Error("the command lives on");
+  const processes = async () => (await daemon.exec(id, "ps -o args")).stdout;
+  await until("the command has ended", async () => !(await processes()).includes("sleep 61624"));
 });
 
 describe("requests are validated", () => {

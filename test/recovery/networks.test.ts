@@ -11,7 +11,6 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
 import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { unmountUnder } from "../host.ts";
@@ -38,7 +37,7 @@ function leases(of = daemon): string[] {
 async function leftSince(before: Snapshot, of = daemon): Promise<string[]> {
   const left = () =>
     leaksBetween(before, of.snapshot()).filter((leak) => !leak.startsWith("descriptor"));
-  for (let tries = 0; tries < 200 && left().length > 0; tries++) await sleep(50);
+  await until("nothing is left", () => left().length === 0).catch(() => {});
   return left();
 }
 

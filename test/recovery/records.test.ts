@@ -291,7 +291,7 @@ describe("the monitor's records", () => {
       existsSync(join(daemon.dir, "state/monitor/containers", `${id}.json`)),
     );
     await daemon.exec(id, "kill -USR1 1");
-    const { exitCode, reason } = await daemon.exited(id, 5000);
+    const { exitCode, reason } = await daemon.exited(id);
     expect({ exitCode, reason }).toEqual({ exitCode: 9, reason: "Error" });
     await daemon.removePod(own);
     await expectWhole();

@@ -8,13 +8,13 @@ import { join } from "node:path";
 import { executes, giveWay, offerToOomKiller } from "../../src/sys/process.ts";
 import { run } from "../../src/sys/run.ts";
 
-test("executes() returns when the process executes another program within 200 ms of the start", async () => {
+test("executes() returns when the process executes another program", async () => {
   const script = "read go; sleep 0.05; exec sleep 60";
   const child = spawn("sh", ["-c", script], { stdio: ["pipe", "ignore", "inherit"] });
   await once(child, "spawn");
   const exe = () => readlinkSync(`/proc/${child.pid}/exe`);
   const shell = exe();
-  await executes(child.pid!, async () => void child.stdin.write("\n"));
+  await executes(child.pid!, async () => void child.stdin.write("\n"), 30_000);
   expect(shell).toBe(realpathSync("/bin/sh"));
   expect(exe()).toBe(realpathSync("/bin/sleep"));
   child.kill("SIGKILL");

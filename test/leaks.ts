@@ -95,7 +95,7 @@ export function leaksBetween(before: Snapshot, after: Snapshot): string[] {
 }
 
 /** Longer in an emulated guest, where background work is slow. */
-const goneMs = isGuest ? 30_000 : 3_000;
+const goneMs = isGuest ? 30_000 : 10_000;
 
 /** Returns the leaks that still exist after `withinMs`. */
 export async function leaksSince(

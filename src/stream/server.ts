@@ -11,6 +11,7 @@ import type { Log } from "../base/log.ts";
 import { ByteStream, type Wire } from "../sys/byte_stream.ts";
 import { headText, readHead, refuse, words, type Head } from "../sys/http_upgrade.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
+import { linger } from "../sys/linger.ts";
 import type { Poller } from "../sys/poller.ts";
 import { accept, listenTcp } from "../sys/tcp.ts";
 import { acceptKey } from "../sys/websocket.ts";
@@ -33,8 +34,8 @@ const unacceptedMax = 1024;
 const graceMs = 250;
 /** Accepted in a row before other calls run. */
 const acceptsMax = 64;
-/** Time for a client to close its side after the server's half-close. */
-const disconnectMs = 2_000;
+/** Time in which a client must read more of what is left, or close its side, once its session has ended. */
+const stuckMsDefault = 10_000;
 /** Clients served at a time; others get 503. */
 const acceptedMax = 1000;
 
@@ -43,6 +44,7 @@ export class StreamServer implements AsyncDisposable {
   readonly #poller: Poller;
   readonly #log: Log;
   readonly #idleMs: number;
+  readonly #stuckMs: number;
   readonly #tokens = new Tokens<StreamSession>();
   readonly #clients = new Map<ByteStream, Promise<void>>();
   readonly #unaccepted = new Lobby<ByteStream>({
@@ -64,10 +66,12 @@ export class StreamServer implements AsyncDisposable {
     poller: Poller;
     log: Log;
     idleMs: number;
+    stuckMs?: number;
   }) {
     this.#poller = options.poller;
     this.#log = options.log;
     this.#idleMs = options.idleMs;
+    this.#stuckMs = options.stuckMs ?? stuckMsDefault;
     try {
       const { listener, port } = listenTcp(options.address, options.port);
       [this.#listener, this.port] = [listener, port];
@@ -163,8 +167,7 @@ export class StreamServer implements AsyncDisposable {
     using _ = this.#closeWhenIdle(stream, hangup);
     try {
       await session.serve(rest, upgrade, hangup.signal);
-      await stream.endWrite();
-      if (!hangup.signal.aborted) await disconnect(hangup.signal);
+      if (!hangup.signal.aborted) await linger(stream, this.#stuckMs);
     } finally {
       hangup.abort();
     }
@@ -211,16 +214,6 @@ export class StreamServer implements AsyncDisposable {
     for (const stream of this.#clients.keys()) stream.close();
     await Promise.allSettled([this.#accepting, ...this.#clients.values()]);
   }
-}
-
-function disconnect(hangup: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const timer = setTimeout(resolve, disconnectMs);
-    hangup.addEventListener("abort", () => {
-      clearTimeout(timer);
-      resolve();
-    });
-  });
 }
 
 type Accepted = Upgrade & { headers: [string, string][] };

@@ -11,6 +11,8 @@ export type TlsFront = Disposable & Renewable & { port: number };
 
 /** Time for a client's handshake; afterwards the limits of the server behind apply. */
 const handshakeMs = 20_000;
+/** Time in which a peer must take more of what is left, or close its side, once the other side has closed. */
+const stuckMs = 10_000;
 /** Far above the 512 that node accepts at once: a client gets its turn before it can be expelled. */
 const handshakesMax = 4096;
 
@@ -69,7 +71,7 @@ export async function startTlsFront(
   };
 }
 
-/** Closes both together: neither SPDY nor WebSocket half-closes a connection. */
+/** Ends both together: neither SPDY nor WebSocket half-closes a connection. */
 function relay(client: Socket, inner: Socket, log: Log): void {
   client.pipe(inner);
   inner.pipe(client);
@@ -78,6 +80,17 @@ function relay(client: Socket, inner: Socket, log: Log): void {
     [inner, client],
   ] as const) {
     one.on("error", (error) => log.debug("a TLS stream failed", { error: error.message }));
-    one.once("close", () => other.destroy());
+    one.once("close", () => end(other));
   }
+}
+
+/** Closes a connection when its peer has all that was sent to it, and has closed, or takes no more of it. */
+function end(socket: Socket): void {
+  socket.unpipe().resume().end(); // a close with unread input would discard what the peer has not got
+  let unsent = Infinity;
+  const timer = setInterval(() => {
+    if (socket.writableLength >= unsent) socket.destroy();
+    unsent = socket.writableLength;
+  }, stuckMs);
+  socket.once("close", () => clearInterval(timer));
 }

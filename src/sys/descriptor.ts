@@ -131,8 +131,18 @@ export function readNow({ fd }: Descriptor, buffer: Uint8Array): number {
 /** Bytes that wait in a pipe. */
 export function unreadBytes({ fd }: Descriptor): number {
   const FIONREAD = 0x541b;
+  return queued("FIONREAD", fd, FIONREAD);
+}
+
+/** Bytes that a socket's peer has not acknowledged (tcp(7), SIOCOUTQ). */
+export function unsentBytes({ fd }: Descriptor): number {
+  const TIOCOUTQ = 0x5411;
+  return queued("TIOCOUTQ", fd, TIOCOUTQ);
+}
+
+function queued(name: string, fd: number, request: number): number {
   const count = new Int32Array(1);
-  check("ioctl", `FIONREAD of descriptor ${fd}`, fd, FIONREAD, new Uint8Array(count.buffer));
+  check("ioctl", `${name} of descriptor ${fd}`, fd, request, new Uint8Array(count.buffer));
   return count[0]!;
 }
 

@@ -1,13 +1,13 @@
 // Tests a monitor that is killed while containers write and end.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { unpin } from "../../src/monitor/init_process.ts";
 import { runtime } from "../../src/proto/messages.js";
 import { isZombie, startTime } from "../../src/sys/process.ts";
-import { keepsExits, pace, until } from "../expect.ts";
+import { keepsExits, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
 
@@ -33,6 +33,26 @@ async function monitor(other = 0): Promise<number> {
   }
 }
 
+/** What seq(1) prints, by line. */
+function numbers(count: number): string[] {
+  return Array.from({ length: count }, (_, index) => `${index + 1}`);
+}
+
+/** True for a process that has the master's side of a terminal open. */
+function hasTerminal(pid: number): boolean {
+  const folder = `/proc/${pid}/fd`;
+  return readdirSync(folder).some((fd) => readLink(join(folder, fd)).includes("ptmx"));
+}
+
+/** "" for a descriptor that was just closed. */
+function readLink(path: string): string {
+  try {
+    return readlinkSync(path);
+  } catch {
+    return "";
+  }
+}
+
 describe("a monitor that is killed", () => {
   test("loses no line of those who write", async () => {
     const pod = daemon.hostPodConfig();
@@ -51,10 +71,7 @@ describe("a monitor that is killed", () => {
       expect(exitCode).toBe(0);
       const lines = logText(readFileSync(status.log_path!, "utf8")).split("\n");
       const seen = new Set(lines);
-      const missing = Array.from({ length: count }, (_, index) => `${index + 1}`).filter(
-        (line) => !seen.has(line),
-      );
-      expect(missing).toEqual([]);
+      expect(numbers(count).filter((line) => !seen.has(line))).toEqual([]);
       expect(lines.slice(-3)).toEqual(["half", "end", ""]);
     }
     await daemon.removePod(podId);
@@ -132,19 +149,24 @@ describe("a monitor that is killed", () => {
   test("leaves the terminals to the next one", async () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);
-    const loop = `for i in 1 2 3 4 5 6; do echo $i; sleep ${0.5 * pace}; done; tty; exit 7`;
-    const id = await daemon.run(podId, pod, loop, { tty: true });
-    await sleep(700 * pace);
-    // Whoever is killed, the other one must have had the time to get a descriptor.
+    const wait = "until [ -e /go ]; do echo waits; sleep 0.1; done";
+    const id = await daemon.run(podId, pod, `${wait}; seq 1000; tty; exit 7`, { tty: true });
+    // Whoever is killed, the other one must have a descriptor.
+    const held = async () => hasTerminal(daemon.pid) && hasTerminal(await monitor());
+    await until("both have the terminal", held);
     await killMonitor();
-    await sleep(400 * pace);
+    await until("both have it again", held);
     await daemon.restart("SIGKILL");
-    await sleep(400 * pace);
+    await until("the next daemon has it", held);
     await killMonitor();
+    await daemon.exec(id, "touch /go");
     const { exitCode, status } = await daemon.exited(id);
     expect(exitCode).toBe(keepsExits ? 7 : 255); // init's child since the daemon was killed
     const log = readFileSync(status.log_path!, "utf8").replaceAll("\r", "");
-    expect(logText(log)).toBe("1\n2\n3\n4\n5\n6\n/dev/pts/0\n");
+    const lines = logText(log)
+      .split("\n")
+      .filter((line) => line !== "waits");
+    expect(lines).toEqual([...numbers(1000), "/dev/pts/0", ""]);
     await daemon.removePod(podId);
   });
 

@@ -28,7 +28,7 @@ const others = /spdy/;
 /** The constants of a source that have names and values as in C. */
 function constantsOf(text: string): { name: string; value: string }[] {
   const found = text.matchAll(
-    /^\s*(?:export )?const ([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|E?POLL[A-Z]+|FIONREAD|PRJQUOTA|TIOCSWINSZ|WEXITED|WNOHANG|WNOWAIT) = (.+);$/gm,
+    /^\s*(?:export )?const ([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|E?POLL[A-Z]+|FIONREAD|PRJQUOTA|TIOCOUTQ|TIOCSWINSZ|WEXITED|WNOHANG|WNOWAIT) = (.+);$/gm,
   );
   return [...found].map(([, name, value]) => ({
     name: name!,

@@ -2,7 +2,10 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { createConnection, type Socket } from "node:net";
 import { StreamServer, type StreamSession } from "../../../src/stream/server.ts";
+import { ByteStream, type Wire } from "../../../src/sys/byte_stream.ts";
 import { Poller } from "../../../src/sys/poller.ts";
+import { connectTcp, tcpSocket } from "../../../src/sys/tcp.ts";
+import { until } from "../../expect.ts";
 import { capturedLog } from "../fakes.ts";
 
 const idleMs = 300;
@@ -129,5 +132,35 @@ describe("a session", () => {
     await client.closed;
     expect(session.hangups).toBe(1);
     expect(written.join("")).toContain("closing an idle stream");
+  });
+
+  test("that has ended keeps its connection while the client, which goes on sending, reads the rest", async () => {
+    const text = Buffer.alloc(4 << 20, "x");
+    const session = { ...echo(), serve: (wire: Wire) => wire.send(text) };
+    const options = { address: "127.0.0.1", port: 0, poller, log, idleMs: 60_000 };
+    await using patient = new StreamServer(options);
+    using client = new ByteStream(tcpSocket("IPv4"), poller);
+    const to = { address: "127.0.0.1", port: patient.port, poller };
+    await connectTcp(client.descriptor, { ...to, signal: AbortSignal.timeout(30_000) });
+    await client.send(Buffer.from(upgrade(patient.offer(session))));
+    const buffer = new Uint8Array(64 << 10);
+    let received = 0;
+    for (let count = -1; count !== 0; received += count) {
+      count = await client.read(buffer);
+      await client.send(Buffer.from("x"));
+      await Bun.sleep(50);
+    }
+    expect(received).toBeGreaterThan(text.length);
+  });
+
+  test("that has ended is closed after a while though its client is not", async () => {
+    const session = { ...echo(), serve: () => Promise.resolve() };
+    const options = { address: "127.0.0.1", port: 0, poller, log, idleMs: 60_000, stuckMs: 300 };
+    await using impatient = new StreamServer(options);
+    using client = new ByteStream(tcpSocket("IPv4"), poller);
+    const to = { address: "127.0.0.1", port: impatient.port, poller };
+    await connectTcp(client.descriptor, { ...to, signal: AbortSignal.timeout(30_000) });
+    await client.send(Buffer.from(upgrade(impatient.offer(session))));
+    await until("its client is gone", () => impatient.served === 1);
   });
 });

@@ -1,6 +1,8 @@
 // Tests the TLS front of the stream server: its certificate, and what a renewal changes.
 import { afterAll, beforeAll, expect, test } from "bun:test";
+import { once } from "node:events";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { type AddressInfo, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { connect } from "node:tls";
@@ -61,4 +63,33 @@ test("a renewed certificate is for later clients; an unusable one leaves the old
     expect(await served()).toBe("two");
   }
   expect(front.renewal(filesOf("two"))).toBeUndefined();
+});
+
+test("a slow client, which goes on sending, gets all of what the server had sent when it ended", async () => {
+  const text = Buffer.alloc(4 << 20, "x");
+  const server = createServer((socket) => {
+    socket.on("error", () => {});
+    socket.resume().end(text);
+  });
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  using relaying = await startTlsFront(filesOf("one"), {
+    address: "127.0.0.1",
+    port: 0,
+    to: (server.address() as AddressInfo).port,
+    log: silentLog(),
+    what: "streams",
+  });
+  const client = connect({ port: relaying.port, host: "127.0.0.1", rejectUnauthorized: false });
+  let received = 0;
+  const ended = new Promise((resolve) => client.once("close", resolve));
+  client.on("error", () => {});
+  client.on("data", (chunk: Buffer) => {
+    received += chunk.length;
+    client.write("x");
+    client.pause();
+    setTimeout(() => client.resume(), 5);
+  });
+  await ended;
+  server.close();
+  expect(received).toBe(text.length);
 });

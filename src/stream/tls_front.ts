@@ -86,6 +86,7 @@ function relay(client: Socket, inner: Socket, log: Log): void {
 
 /** Closes a connection when its peer has all that was sent to it, and has closed, or takes no more of it. */
 function end(socket: Socket): void {
+  if (socket.destroyed) return;
   socket.unpipe().resume().end(); // a close with unread input would discard what the peer has not got
   let unsent = Infinity;
   const timer = setInterval(() => {

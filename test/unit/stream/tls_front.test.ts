@@ -1,5 +1,5 @@
 // Tests the TLS front of the stream server: its certificate, and what a renewal changes.
-import { afterAll, beforeAll, expect, test } from "bun:test";
+import { afterAll, beforeAll, expect, spyOn, test } from "bun:test";
 import { once } from "node:events";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { type AddressInfo, createServer } from "node:net";
@@ -8,6 +8,7 @@ import { join } from "node:path";
 import { connect } from "node:tls";
 import { silentLog } from "../../../src/base/log.ts";
 import { startTlsFront, type TlsFront } from "../../../src/stream/tls_front.ts";
+import { until } from "../../expect.ts";
 import { Authority } from "../../certificates.ts";
 
 const dir = mkdtempSync(join(tmpdir(), "isulad-tls-"));
@@ -80,6 +81,8 @@ test("a slow client, which goes on sending, gets all of what the server had sent
     what: "streams",
   });
   const client = connect({ port: relaying.port, host: "127.0.0.1", rejectUnauthorized: false });
+  using begun = spyOn(globalThis, "setInterval");
+  using cleared = spyOn(globalThis, "clearInterval");
   let received = 0;
   const ended = new Promise((resolve) => client.once("close", resolve));
   client.on("error", () => {});
@@ -92,4 +95,6 @@ test("a slow client, which goes on sending, gets all of what the server had sent
   await ended;
   server.close();
   expect(received).toBe(text.length);
+  await until("no timer is left", () => cleared.mock.calls.length === begun.mock.calls.length);
+  expect(begun).toHaveBeenCalled();
 });

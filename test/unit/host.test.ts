@@ -54,6 +54,7 @@ test("processesOf() returns only the monitor while its children come and go", as
   // A busy loop in a session of its own: it ends with this process, however that ends.
   const loop = "do for n in 1 2 3 4 5 6 7 8; do (:) & done; wait; done";
   const monitor = run(`while kill -0 ${process.pid}; ${loop}`);
+  await until("it runs", () => processesOf(program, { dir, except: -1 }).includes(monitor));
   for (let looks = 0; looks < 100; looks++)
     expect(processesOf(program, { dir, except: -1 })).toEqual([monitor]);
 }, 60_000);

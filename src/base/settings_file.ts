@@ -12,8 +12,11 @@ const bytesMax = 1024 * 1024;
 export function readSettingsBytes(path: string): Uint8Array {
   const stat = statSync(path);
   if (!stat.isFile()) throw new Error(`${path} is ${kindOf(stat)}, not a regular file`);
-  if (stat.size > bytesMax) throw new Error(`${path} is larger than ${bytesMax} bytes`);
-  return readFileSync(path);
+  const bytes = stat.size > bytesMax ? undefined : readFileSync(path);
+  // Some kernel files have no size, but content.
+  if (bytes === undefined || bytes.length > bytesMax)
+    throw new Error(`${path} is larger than ${bytesMax} bytes`);
+  return bytes;
 }
 
 function kindOf(stat: Stats): string {

@@ -34,8 +34,6 @@ const unacceptedMax = 1024;
 const graceMs = 250;
 /** Accepted in a row before other calls run. */
 const acceptsMax = 64;
-/** Time in which a client must read more of what is left, or close its side, once its session has ended. */
-const stuckMsDefault = 10_000;
 /** Clients served at a time; others get 503. */
 const acceptedMax = 1000;
 
@@ -44,7 +42,7 @@ export class StreamServer implements AsyncDisposable {
   readonly #poller: Poller;
   readonly #log: Log;
   readonly #idleMs: number;
-  readonly #stuckMs: number;
+  readonly #stuckMs: number | undefined;
   readonly #tokens = new Tokens<StreamSession>();
   readonly #clients = new Map<ByteStream, Promise<void>>();
   readonly #unaccepted = new Lobby<ByteStream>({
@@ -71,7 +69,7 @@ export class StreamServer implements AsyncDisposable {
     this.#poller = options.poller;
     this.#log = options.log;
     this.#idleMs = options.idleMs;
-    this.#stuckMs = options.stuckMs ?? stuckMsDefault;
+    this.#stuckMs = options.stuckMs;
     try {
       const { listener, port } = listenTcp(options.address, options.port);
       [this.#listener, this.port] = [listener, port];

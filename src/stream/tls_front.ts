@@ -3,6 +3,7 @@ import { createConnection, type AddressInfo, type Socket } from "node:net";
 import { CriError, messageOf } from "../base/errors.ts";
 import { Lobby } from "../base/lobby.ts";
 import type { Log } from "../base/log.ts";
+import { whenStuck } from "../sys/linger.ts";
 import { listenWhenPresent } from "../sys/listen.ts";
 import { hostPort } from "../sys/socket_address.ts";
 import { createTlsServer, type Renewable, type TlsFiles } from "../sys/tls_server.ts";
@@ -11,8 +12,6 @@ export type TlsFront = Disposable & Renewable & { port: number };
 
 /** Time for a client's handshake; afterwards the limits of the server behind apply. */
 const handshakeMs = 20_000;
-/** Time in which a peer must take more of what is left, or close its side, once the other side has closed. */
-const stuckMs = 10_000;
 /** Far above the 512 that node accepts at once: a client gets its turn before it can be expelled. */
 const handshakesMax = 4096;
 
@@ -88,10 +87,9 @@ function relay(client: Socket, inner: Socket, log: Log): void {
 function end(socket: Socket): void {
   if (socket.destroyed) return;
   socket.unpipe().resume().end(); // a close with unread input would discard what the peer has not got
-  let unsent = Infinity;
-  const timer = setInterval(() => {
-    if (socket.writableLength >= unsent) socket.destroy();
-    unsent = socket.writableLength;
-  }, stuckMs);
-  socket.once("close", () => clearInterval(timer));
+  const stuck = whenStuck(
+    () => socket.writableLength,
+    () => socket.destroy(),
+  );
+  socket.once("close", () => stuck[Symbol.dispose]());
 }

@@ -176,12 +176,12 @@ describe("stop", () => {
     const first = await started(deaf);
     const start = performance.now();
     await stop(first, 1);
-    expect(performance.now() - start).toBeWithin(900, 30_000);
+    expect(performance.now() - start).toBeWithin(900, 6000);
     expect((await daemon.status(first)).exit_code).toBe(137);
     const second = await started(deaf);
     const again = performance.now();
     await stop(second, 0);
-    expect(performance.now() - again).toBeLessThan(30_000);
+    expect(performance.now() - again).toBeLessThan(3000);
   });
 
   test("a timeout of a year is accepted", async () => {
@@ -199,7 +199,7 @@ describe("stop", () => {
     await Bun.sleep(300);
     await stop(id, 0);
     await long;
-    expect(performance.now() - start).toBeLessThan(30_000);
+    expect(performance.now() - start).toBeLessThan(6000);
   });
 
   test("ends every process of the container", async () => {

@@ -40,7 +40,7 @@ describe("ExecSync", () => {
     const cmd = "sleep 51515 & setsid sleep 51516 & sleep 51517; true";
     const error = await failure(daemon.exec(id, cmd, 1));
     expect(error.code).toBe("DEADLINE_EXCEEDED");
-    expect(performance.now() - start).toBeWithin(900, 30_000);
+    expect(performance.now() - start).toBeWithin(900, 8000);
     expect((await daemon.exec(id, "ps -o args")).stdout).not.toMatch(/sleep 5151/);
   });
 
@@ -95,7 +95,7 @@ describe("ExecSync", () => {
     const start = performance.now();
     const result = await daemon.exec(id, "echo first; sleep 300 & exit 0");
     expect(result).toMatchObject({ exitCode: 0, stdout: "first\n" });
-    expect(performance.now() - start).toBeLessThan(30_000);
+    expect(performance.now() - start).toBeLessThan(5000);
   });
 
   test("twenty at once have separate outputs", async () => {

@@ -26,6 +26,7 @@ import {
   RESPONSE,
   type Message,
 } from "../src/sys/ttrpc_wire.ts";
+import { wholeLines } from "./whole_lines.ts";
 
 /** One recorded call: a verb of the executable, or a method of the Task service. */
 export type Recorded = { call: string; id: string } & Record<string, unknown>;
@@ -38,9 +39,7 @@ export function recordingShim(path: string, file: string): void {
 }
 
 export function recordedCalls(file: string): Recorded[] {
-  if (!existsSync(file)) return [];
-  const lines = readFileSync(file, "utf8").trim().split("\n").filter(Boolean);
-  return lines.map((line) => JSON.parse(line) as Recorded);
+  return wholeLines(file).map((line) => JSON.parse(line) as Recorded);
 }
 
 /**

@@ -7,6 +7,7 @@ import { runtime } from "../../src/proto/messages.js";
 import { failure, until } from "../expect.ts";
 import { recordFile } from "../records.ts";
 import { executable } from "../harness.ts";
+import { wholeLines } from "../whole_lines.ts";
 import {
   bridge,
   configure,
@@ -247,12 +248,12 @@ describe("CNI 1.1", () => {
     const plugin = writePlugin("keeper", `[ $CNI_COMMAND != GC ] || echo "$input" > ${told}`);
     writeList("eleven", [plugin], { cniVersion: "1.1.0" });
     await configure({});
-    await until("GC has run", () => existsSync(told));
+    await until("GC has run", () => wholeLines(told).length > 0);
     const podId = await daemon.runPod(daemon.podConfig());
     rmSync(told);
     await daemon.restart("SIGKILL");
-    await until("GC has run", () => existsSync(told) && readFileSync(told, "utf8") !== "");
-    expect(JSON.parse(readFileSync(told, "utf8"))).toMatchObject({
+    await until("GC has run", () => wholeLines(told).length > 0);
+    expect(JSON.parse(wholeLines(told).join("\n"))).toMatchObject({
       name: `${daemon.token}-eleven`,
       cniVersion: "1.1.0",
       "cni.dev/valid-attachments": [{ containerID: podId, ifname: "eth0" }],
@@ -269,7 +270,7 @@ describe("CNI 1.1", () => {
       await daemon.runPod(daemon.podConfig()),
       await daemon.runPod(daemon.podConfig()),
     ];
-    await until("GC has run", () => existsSync(told));
+    await until("GC has run", () => wholeLines(told).length > 0);
     await daemon.stop();
     rmSync(told, { force: true });
     const results = join(daemon.dir, "graph/cni/results");
@@ -282,8 +283,8 @@ describe("CNI 1.1", () => {
     expect(existsSync(told)).toBe(false);
     await until("it is written again, from the record", () => existsSync(lost!));
     await daemon.restart();
-    await until("GC has run", () => existsSync(told) && readFileSync(told, "utf8") !== "");
-    const input = JSON.parse(readFileSync(told, "utf8")) as Record<
+    await until("GC has run", () => wholeLines(told).length > 0);
+    const input = JSON.parse(wholeLines(told).join("\n")) as Record<
       string,
       { containerID: string }[]
     >;

@@ -7,7 +7,6 @@ import {
   mkdirSync,
   mkdtempSync,
   readdirSync,
-  readFileSync,
   rmSync,
   statSync,
   writeFileSync,
@@ -15,6 +14,7 @@ import {
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { until } from "../expect.ts";
+import { wholeLines } from "../whole_lines.ts";
 
 export type StubVersion = "v061" | "v0125";
 
@@ -177,12 +177,7 @@ export class Plugins implements Disposable {
   }
 
   lines(id: string): Line[] {
-    if (!existsSync(this.logOf(id))) return [];
-    const text = readFileSync(this.logOf(id), "utf8");
-    return text
-      .split("\n")
-      .filter(Boolean)
-      .map((line) => JSON.parse(line) as Line);
+    return wholeLines(this.logOf(id)).map((line) => JSON.parse(line) as Line);
   }
 
   /** Returns the events that the plugin got for one container, in order. */

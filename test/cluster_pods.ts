@@ -159,7 +159,17 @@ function rowOf({ metadata, spec, status }: ApiPod): PodRow {
   };
 }
 
-/** Checks that pods kept their containers, and are ready. @throws Error with what the API knows of a restart. */
+/** Returns what the API knows of a pod's restarts: how its containers ended, and its events. */
+export async function restartsOf(
+  cluster: Cluster,
+  namespace: string,
+  { name, ends }: PodRow,
+): Promise<string> {
+  const events = await cluster.control.kubectl(["-n", namespace, "events", "--for", `pod/${name}`]);
+  return `${ends.join()}\n${events}`;
+}
+
+/** Checks that pods kept their containers, and are ready. @throws Error with restartsOf() of one that did not. */
 export async function checkUnchanged(
   cluster: Cluster,
   namespace: string,
@@ -168,13 +178,13 @@ export async function checkUnchanged(
   const after = await podsIn(cluster, namespace);
   for (const was of before) {
     const is = after.find(({ uid }) => uid === was.uid);
-    expect(is !== undefined, `${was.name} was replaced`);
-    expect(is!.ready, `${was.name} is not ready`);
-    const same = is!.containerIds.join() === was.containerIds.join();
-    if (same && is!.restarts === was.restarts) continue;
-    const words = ["-n", namespace, "events", "--for", `pod/${was.name}`];
-    const events = await cluster.control.kubectl(words);
-    throw new Error(`a container of ${was.name} was restarted: ${is!.ends.join()}\n${events}`);
+    if (is === undefined) throw new Error(`${was.name} was replaced`);
+    const isSame =
+      is.containerIds.join() === was.containerIds.join() && is.restarts === was.restarts;
+    if (isSame && is.ready) continue;
+    // A container that was restarted need not be ready again: its restart is the reason.
+    const problem = isSame ? `${is.name} is not ready` : `a container of ${is.name} was restarted`;
+    throw new Error(`${problem}: ${await restartsOf(cluster, namespace, is)}`);
   }
 }
 

@@ -3,6 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../src/proto/messages.js";
 import type { ClusterNode } from "./cluster_node.ts";
 import {
+  checkUnchanged,
   type Cluster,
   eventually,
   expect,
@@ -12,6 +13,7 @@ import {
   type PodRow,
   readiness,
   readyPods,
+  restartsOf,
   workload,
 } from "./cluster_pods.ts";
 
@@ -110,10 +112,10 @@ export function reboot(cluster: Cluster): Promise<string> {
       const is = after.find(({ uid }) => uid === was.uid);
       expect(is !== undefined, `${was.name} was replaced`);
       const expected = was.node === victim.name ? 1 : 0;
-      expect(
-        is!.restarts === expected,
-        `${was.name} has ${is!.restarts} restarts, not ${expected}`,
-      );
+      if (is!.restarts !== expected) {
+        const restarts = await restartsOf(cluster, namespace, is!);
+        throw new Error(`${was.name} has ${is!.restarts} restarts, not ${expected}: ${restarts}`);
+      }
       const boots = await pageOf(cluster, is!);
       expect(boots === String(expected + 1), `the volume of ${was.name} counts ${boots} boots`);
     }
@@ -217,15 +219,11 @@ export function outage(cluster: Cluster): Promise<string> {
       const least = (uid: string) => before.find((one) => one.uid === uid)!.restarts + minutes;
       return restarted.every(({ uid, restarts }) => restarts >= least(uid));
     });
-    for (const was of before) {
-      const is = after.find(({ uid }) => uid === was.uid);
-      expect(is !== undefined, `${was.name} was replaced`);
-      const isSteady = was.name.startsWith("steady");
-      expect(
-        !isSteady || (is!.restarts === 0 && is!.ready),
-        `${was.name} was restarted or is not ready`,
-      );
+    for (const { uid, name } of before) {
+      const isKept = after.some((one) => one.uid === uid);
+      expect(isKept, `${name} was replaced`);
     }
+    await checkUnchanged(cluster, namespace, steady);
     await eventually(
       "API and runtimes agree",
       async () => (await agreement(cluster, namespace)) > 0,

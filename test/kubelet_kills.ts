@@ -2,10 +2,10 @@
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Daemon } from "./harness.ts";
-import type { Kubelet } from "./kubelet_node.ts";
+import { hasShortBackOff, type Kubelet } from "./kubelet_node.ts";
 
-/** Time until the first kill, by which jobs have completed and the pods that stay are running. */
-const firstMs = 60_000;
+/** Time until the first kill, by which jobs have completed, also after back-offs of 10 and 20 s, and the pods that stay run. */
+const firstMs = hasShortBackOff ? 60_000 : 120_000;
 
 export class Kills implements AsyncDisposable {
   readonly #daemon: Daemon;

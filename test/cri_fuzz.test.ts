@@ -117,7 +117,7 @@ test.each<[string, string, (reply: Reply) => void, RegExp]>([
     expect(found[0] ?? "").toMatch(expected);
     expect(problems).toEqual(found);
   },
-  30_000,
+  120_000,
 );
 
 test("strict decoding finds what is not UTF-8 in maps, lists and packed messages", () => {

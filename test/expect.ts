@@ -9,7 +9,7 @@ export const isGuest = process.env["ISULAD_SLOW"] === "1";
 const [major = 0, minor = 0] = release().split(".").map(Number);
 /** Linux 6.15 and newer: a pinned process's exit code stays, whoever reaped it. */
 export const keepsExits = major > 6 || (major === 6 && minor >= 15);
-const withinMs = isGuest ? 90_000 : 30_000;
+const withinMs = isGuest ? 90_000 : 60_000;
 
 /** By how much the pauses of a test are longer in a guest. */
 export const pace = isGuest ? 5 : 1;
@@ -21,7 +21,7 @@ export function testMs(limitMs: number): number {
 
 /**
  * Waits for a condition. what: its name, or what tells it at the end.
- * @throws Error naming it after half a minute, longer in a guest.
+ * @throws Error naming it after a minute, longer in a guest.
  */
 export async function until(
   what: string | (() => string),

@@ -13,7 +13,7 @@ import { executable } from "./harness.ts";
 let bench: Bench;
 beforeAll(async () => {
   bench = await Bench.open();
-}, 30_000);
+}, 120_000);
 afterAll(() => bench?.[Symbol.asyncDispose]());
 
 describe("failpoints", () => {
@@ -25,7 +25,7 @@ describe("failpoints", () => {
   ])("%s stops the start, with its name", (_, failpoints, flags, name) => {
     const argv = ["--config", bench.daemon.configFile, ...flags];
     const env = { ...process.env, ISULAD_FAILPOINTS: failpoints };
-    const done = spawnSync(executable, argv, { env, encoding: "utf8", timeout: 8000 });
+    const done = spawnSync(executable, argv, { env, encoding: "utf8", timeout: 60_000 });
     expect(done.status).toBe(1);
     expect(done.stderr).toContain(name);
   });
@@ -49,7 +49,7 @@ describe("a planted fault makes a row fail", () => {
     const { problems } = await bench.row(row, { sabotage: () => mkdirSync(planted), settleMs });
     rmSync(planted, { recursive: true, force: true });
     expect(problems.join()).toContain(planted);
-  }, 30_000);
+  }, 120_000);
 
   test("an address still leased", async () => {
     const lease = join(bench.daemon.dir, "ipam", bench.daemon.token, `${bench.daemon.subnet}.99`);
@@ -59,7 +59,7 @@ describe("a planted fault makes a row fail", () => {
     });
     rmSync(lease);
     expect(problems.join()).toContain(lease);
-  }, 30_000);
+  }, 120_000);
 });
 
 /** Steps of RunPodSandbox and CreateContainer that change the node before a record says so. */
@@ -87,7 +87,7 @@ test.each(rows)(
     expect(problems).toEqual([]);
     expect(hitBy).toBeDefined();
   },
-  40_000,
+  120_000,
 );
 
 test.each([0, 1, 2, 3])(
@@ -96,5 +96,5 @@ test.each([0, 1, 2, 3])(
     const { problems } = await bench.cut(cutOf(1, round));
     expect(problems).toEqual([]);
   },
-  40_000,
+  120_000,
 );

@@ -16,7 +16,7 @@ test.each(planOf(5, 4, 7))(
   async (round) => {
     expect((await pulls.round(round)).problems).toEqual([]);
   },
-  90_000,
+  120_000,
 );
 
 describe("the checker finds", () => {

@@ -229,6 +229,20 @@ describe("style", () => {
     expect(found).toEqual([]);
   });
 
+  test("no test has a limit of its own under two minutes: only a hang may exceed it", () => {
+    const limit = /^\s*(?:\}, (?:testMs\()?(\d[\d_]*)|(?:testMs\()?(\d+_\d{3}))\)?(?:,|\);)$/;
+    const found = filesIn("test").flatMap((file) => {
+      if (!file.endsWith(".test.ts")) return [];
+      const lines = readFileSync(join(root, file), "utf8").split("\n");
+      return lines.flatMap((line, index) => {
+        const [, closing, own] = limit.exec(line) ?? [];
+        const ms = Number((closing ?? own ?? "Infinity").replaceAll("_", ""));
+        return ms >= 1_000 && ms < 120_000 ? [`${file}:${index + 1}: ${line.trim()}`] : [];
+      });
+    });
+    expect(found).toEqual([]);
+  });
+
   test("a file's first line names the thing and says what it does", () => {
     const clause = /^(?:\/\/|\/\*\*) (?:What|Who|Whose|How|Whether|Where|Which|When|Of|That|If)\b/;
     const all = [...sources, ...filesIn("test"), ...filesIn("proto"), ...filesIn("dist")];

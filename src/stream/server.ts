@@ -9,8 +9,8 @@ import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { Lobby } from "../base/lobby.ts";
 import type { Log } from "../base/log.ts";
 import { ByteStream, type Wire } from "../sys/byte_stream.ts";
-import { headText, readHead, refuse, words, type Head } from "../sys/http_upgrade.ts";
-import type { Descriptor } from "../sys/descriptor.ts";
+import { headText, readHead, refuse, words, type Head, type Refused } from "../sys/http_upgrade.ts";
+import { hasInput, type Descriptor } from "../sys/descriptor.ts";
 import { linger } from "../sys/linger.ts";
 import type { Poller } from "../sys/poller.ts";
 import { accept, listenTcp } from "../sys/tcp.ts";
@@ -36,6 +36,8 @@ const graceMs = 250;
 const acceptsMax = 64;
 /** Clients served at a time; others get 503. */
 const acceptedMax = 1000;
+/** Before the first session only a client with a URL of the daemon before this one comes: it gets a 404 this late. */
+const firstLookMs = 1_000;
 
 export class StreamServer implements AsyncDisposable {
   readonly #listener: Descriptor;
@@ -52,6 +54,8 @@ export class StreamServer implements AsyncDisposable {
     expel: (stream) => stream.close(),
   });
   readonly port: number;
+  /** Looks for clients until #accepting, which needs the poller's thread. */
+  readonly #firstLook: NodeJS.Timeout;
   #accepting: Promise<void> | undefined;
   #accepted = 0;
   #served = 0;
@@ -77,6 +81,9 @@ export class StreamServer implements AsyncDisposable {
       const message = `cannot serve streams: ${messageOf(cause)}: set stream-server-address to an address of this node, and websocket-server-listening-port to another port, or 0 for a free one`;
       throw new CriError("FAILED_PRECONDITION", message, { cause });
     }
+    this.#firstLook = setInterval(() => {
+      if (hasInput(this.#listener)) this.#beginToAccept();
+    }, firstLookMs).unref();
   }
 
   /** Counts the clients that have disconnected. */
@@ -91,8 +98,13 @@ export class StreamServer implements AsyncDisposable {
   /** Returns the path of a URL for one use. @throws CriError RESOURCE_EXHAUSTED. */
   offer(session: StreamSession): string {
     const path = `/${session.kind}/${this.#tokens.put(session)}`;
-    this.#accepting ??= this.#acceptAll(); // lazily: accepting needs the poller's thread
+    this.#beginToAccept();
     return path;
+  }
+
+  #beginToAccept(): void {
+    clearInterval(this.#firstLook);
+    this.#accepting ??= this.#acceptAll();
   }
 
   async #acceptAll(): Promise<void> {
@@ -139,13 +151,13 @@ export class StreamServer implements AsyncDisposable {
       request = await readHead(stream);
     } catch (error) {
       if (stream.closed) return;
-      return refuse(stream, "400 Bad Request", { message: messageOf(error) });
+      return this.#refuse(stream, { status: "400 Bad Request", message: messageOf(error) });
     }
     const { head, rest } = request;
     const session = this.#sessionOf(head.line);
-    if ("status" in session) return refuse(stream, session.status, session);
+    if ("status" in session) return this.#refuse(stream, session);
     const upgrade = negotiate(head, session);
-    if ("status" in upgrade) return refuse(stream, upgrade.status, upgrade);
+    if ("status" in upgrade) return this.#refuse(stream, upgrade);
     if (!this.#unaccepted.leave(stream)) return;
     this.#accepted++;
     try {
@@ -153,6 +165,11 @@ export class StreamServer implements AsyncDisposable {
     } finally {
       this.#accepted--;
     }
+  }
+
+  async #refuse(stream: ByteStream, answer: Refused): Promise<void> {
+    await refuse(stream, answer);
+    await linger(stream, this.#stuckMs); // its request may have a body
   }
 
   async #run(
@@ -206,6 +223,7 @@ export class StreamServer implements AsyncDisposable {
   /** Disconnects all clients, which ends their commands. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
+    clearInterval(this.#firstLook);
     this.#poller.forget(this.#listener);
     this.#listener.close();
     this.#unaccepted[Symbol.dispose]();
@@ -215,7 +233,6 @@ export class StreamServer implements AsyncDisposable {
 }
 
 type Accepted = Upgrade & { headers: [string, string][] };
-type Refused = { status: string; message: string; headers?: [string, string][] };
 
 /** Returns the kind and token of the URL; both are "" if it has another form. */
 export function parseRequestLine(line: string): { kind: string; token: string } | Refused {

@@ -160,6 +160,12 @@ export function isFull({ fd }: Descriptor): boolean {
   return (pollNow(writer, POLLOUT) & POLLOUT) === 0;
 }
 
+/** Returns whether there is something to read, or a client of a listening socket to accept. */
+export function hasInput(descriptor: Descriptor): boolean {
+  const POLLIN = 1;
+  return (pollNow(descriptor, POLLIN) & POLLIN) !== 0;
+}
+
 /** Returns what poll(2) tells of a descriptor now. */
 function pollNow({ fd }: Descriptor, events: number): number {
   const { call, errno } = libc();

@@ -65,19 +65,20 @@ export function headText(line: string, headers: [string, string][]): Buffer {
   return Buffer.from(`${line}\r\n${lines.join("")}\r\n`, "latin1");
 }
 
-/** Answers a request that is not upgraded, and ends the connection. */
+/** The answer to a request that is not upgraded; status: code and reason; message: its body, one line. */
+export type Refused = { status: string; message: string; headers?: [string, string][] };
+
+/** Answers a request that is not upgraded; the caller ends the connection. */
 export async function refuse(
   stream: ByteStream,
-  status: string,
-  options: { message: string; headers?: [string, string][] },
+  { status, message, headers: more = [] }: Refused,
 ): Promise<void> {
-  const body = Buffer.from(`${options.message}\n`);
+  const body = Buffer.from(`${message}\n`);
   const headers: [string, string][] = [
     ["Content-Type", "text/plain; charset=utf-8"],
     ["Content-Length", String(body.length)],
     ["Connection", "close"],
-    ...(options.headers ?? []),
+    ...more,
   ];
   await stream.send(headText(`HTTP/1.1 ${status}`, headers), body);
-  await stream.endWrite();
 }

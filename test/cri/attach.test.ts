@@ -194,7 +194,7 @@ test(
     socket.destroy();
     typing.vanish();
   },
-  testMs(90_000),
+  testMs(120_000),
 );
 
 test("a client that never reads delays no exit", async () => {

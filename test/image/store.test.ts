@@ -375,7 +375,7 @@ describe("a mounted root", () => {
       });
       expect((await failure(refused)).code).toBe("INVALID_ARGUMENT");
     },
-    testMs(90_000),
+    testMs(120_000),
   );
 
   test("of a removed image is FAILED_PRECONDITION and leaves nothing", async () => {

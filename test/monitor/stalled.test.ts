@@ -77,7 +77,7 @@ describe.skipIf(!haveDisk)("a log disk that stalls", () => {
     expect(logText(readFileSync(late, "utf8"))).toBe("last\n");
     await daemon.removePod(podId);
     await daemon.removePod(slowId);
-  }, 90_000);
+  }, 120_000);
 });
 
 describe("a log disk that does not answer at all (needs root)", () => {

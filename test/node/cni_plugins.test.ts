@@ -65,7 +65,7 @@ describe("CniNetwork with the real plugins", () => {
   });
   const portmap = { type: "portmap", capabilities: { portMappings: true } };
   const inNet = (net: string, ...argv: string[]) => {
-    const result = spawnSync("nsenter", [`--net=${net}`, ...argv], { timeout: 5000 });
+    const result = spawnSync("nsenter", [`--net=${net}`, ...argv], { timeout: 60_000 });
     return result.stdout.toString() + result.stderr.toString();
   };
   const rules = () => inNet(node, "iptables-save") + inNet(node, "ip6tables-save");

@@ -209,7 +209,7 @@ describe("mirrors of hosts.toml", () => {
       await fixture.store.remove(image.config.digest);
       expect(fixture.remains()).toEqual([]);
     }
-  }, 30_000);
+  }, 120_000);
 
   test("without the resolve capability serve digests only", async () => {
     hostsToml(toml('capabilities = ["pull"]'));
@@ -338,7 +338,7 @@ describe("a transfer", () => {
       return true;
     };
     expect((await pull()).id).toBe(image.config.digest);
-  }, 30_000);
+  }, 120_000);
 
   test("waits for a busy registry's Retry-After, and names the reason when cancelled", async () => {
     fake.intercept = (_request, response) => {

@@ -57,4 +57,4 @@ test("processesOf() returns only the monitor while its children come and go", as
   await until("it runs", () => processesOf(program, { dir, except: -1 }).includes(monitor));
   for (let looks = 0; looks < 100; looks++)
     expect(processesOf(program, { dir, except: -1 })).toEqual([monitor]);
-}, 60_000);
+}, 120_000);

@@ -77,4 +77,4 @@ test("relaunch ends the plugins of the old folder and starts those of the new on
   while (!(await runs(three))) await Bun.sleep(5);
   expect(await runs(two)).toBe(false);
   await again;
-}, 15_000);
+}, 120_000);

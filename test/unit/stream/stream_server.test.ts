@@ -1,5 +1,6 @@
 // Tests the stream server with clients on loopback: which requests it accepts, and when it disconnects.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { once } from "node:events";
 import { createConnection, type Socket } from "node:net";
 import { StreamServer, type StreamSession } from "../../../src/stream/server.ts";
 import { ByteStream, type Wire } from "../../../src/sys/byte_stream.ts";
@@ -96,6 +97,29 @@ describe("a request", () => {
     const client = connect("hello\r\n\r\n");
     await client.closed;
     expect(client.heard()).toStartWith("HTTP/1.1 400 ");
+  });
+
+  test("that is refused while its client still sends a body is answered", async () => {
+    const options = { address: "127.0.0.1", port: 0, poller, log, idleMs: 60_000 };
+    await using patient = new StreamServer(options);
+    using client = new ByteStream(tcpSocket("IPv4"), poller);
+    const to = { address: "127.0.0.1", port: patient.port, poller };
+    await connectTcp(client.descriptor, { ...to, signal: AbortSignal.timeout(30_000) });
+    const length = 16 << 20;
+    await client.send(Buffer.from(`POST /exec/none HTTP/1.1\r\nContent-Length: ${length}\r\n\r\n`));
+    const part = Buffer.alloc(64 << 10);
+    for (let sent = 0; sent < length; sent += part.length) await client.send(part);
+    const count = await client.read(part);
+    expect(part.toString("latin1", 0, count)).toStartWith("HTTP/1.1 404 ");
+  });
+
+  test("of a client that comes before the first session is answered", async () => {
+    const options = { address: "127.0.0.1", port: 0, poller, log, idleMs: 60_000 };
+    await using fresh = new StreamServer(options);
+    const socket = createConnection({ port: fresh.port, host: "127.0.0.1" });
+    socket.write(upgrade("/exec/of-the-daemon-before"));
+    const [answer] = (await once(socket, "data")) as [Buffer];
+    expect(answer.toString()).toStartWith("HTTP/1.1 404 ");
   });
 
   test("without a protocol that the session knows leaves no session", async () => {

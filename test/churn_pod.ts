@@ -2,6 +2,7 @@
 // measures them.
 import { existsSync, readFileSync, renameSync, rmSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
+import { messageOf } from "../src/base/errors.ts";
 import { toLong } from "../src/base/int64.ts";
 import { timed, type Times } from "./call_times.ts";
 import type { Daemon } from "./harness.ts";
@@ -42,8 +43,9 @@ export async function churnPod(stage: Stage, image: string): Promise<void> {
   await timed(times, "ListContainerStats", () => client.ListContainerStats(stats));
   const rotated = await rotateLog(stage, writer);
   for (const command of ["true", "cat /etc/passwd"]) {
-    const probe = await timed(times, "ExecSync", () => daemon.exec(probed, command));
-    if (probe.exitCode !== 0) stage.problems.push(`exec ${command}: exit code ${probe.exitCode}`);
+    const exec = () => daemon.exec(probed, command).then(({ exitCode }) => exitCode, messageOf);
+    const result = await timed(times, "ExecSync", exec);
+    if (result !== 0) stage.problems.push(`exec ${command} ends with ${result}`);
   }
   const { exitCode } = await daemon.exited(failing);
   if (exitCode !== 3) stage.problems.push(`exit code ${exitCode} instead of 3`);

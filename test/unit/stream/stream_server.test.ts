@@ -51,6 +51,14 @@ function connect(text: string): Client {
   return { socket, heard: () => all, closed };
 }
 
+/** Connects a client that reads only when it is told to. */
+async function unreadClient(port: number): Promise<ByteStream> {
+  const client = new ByteStream(tcpSocket("IPv4"), poller);
+  const signal = AbortSignal.timeout(30_000);
+  await connectTcp(client.descriptor, { address: "127.0.0.1", port, poller, signal });
+  return client;
+}
+
 function upgrade(path: string, more = ""): string {
   const lines = [
     `GET ${path} HTTP/1.1`,
@@ -102,9 +110,7 @@ describe("a request", () => {
   test("that is refused while its client still sends a body is answered", async () => {
     const options = { address: "127.0.0.1", port: 0, poller, log, idleMs: 60_000 };
     await using patient = new StreamServer(options);
-    using client = new ByteStream(tcpSocket("IPv4"), poller);
-    const to = { address: "127.0.0.1", port: patient.port, poller };
-    await connectTcp(client.descriptor, { ...to, signal: AbortSignal.timeout(30_000) });
+    using client = await unreadClient(patient.port);
     const length = 16 << 20;
     await client.send(Buffer.from(`POST /exec/none HTTP/1.1\r\nContent-Length: ${length}\r\n\r\n`));
     const part = Buffer.alloc(64 << 10);
@@ -163,9 +169,7 @@ describe("a session", () => {
     const session = { ...echo(), serve: (wire: Wire) => wire.send(text) };
     const options = { address: "127.0.0.1", port: 0, poller, log, idleMs: 60_000 };
     await using patient = new StreamServer(options);
-    using client = new ByteStream(tcpSocket("IPv4"), poller);
-    const to = { address: "127.0.0.1", port: patient.port, poller };
-    await connectTcp(client.descriptor, { ...to, signal: AbortSignal.timeout(30_000) });
+    using client = await unreadClient(patient.port);
     await client.send(Buffer.from(upgrade(patient.offer(session))));
     const buffer = new Uint8Array(64 << 10);
     let received = 0;
@@ -181,9 +185,7 @@ describe("a session", () => {
     const session = { ...echo(), serve: () => Promise.resolve() };
     const options = { address: "127.0.0.1", port: 0, poller, log, idleMs: 60_000, stuckMs: 300 };
     await using impatient = new StreamServer(options);
-    using client = new ByteStream(tcpSocket("IPv4"), poller);
-    const to = { address: "127.0.0.1", port: impatient.port, poller };
-    await connectTcp(client.descriptor, { ...to, signal: AbortSignal.timeout(30_000) });
+    using client = await unreadClient(impatient.port);
     await client.send(Buffer.from(upgrade(impatient.offer(session))));
     await until("its client is gone", () => impatient.served === 1);
   });

@@ -2,9 +2,8 @@
 import type { Transform } from "node:stream";
 import * as zlib from "node:zlib";
 import { CriError, messageOf } from "../base/errors.ts";
+import { chunkSize, freeChunk } from "../sys/chunks.ts";
 import { isZstd, ZstdFrames } from "./zstd_frames.ts";
-
-const chunkSize = 256 << 10;
 
 // @types/node 22.10 does not declare it.
 const { createZstdDecompress } = zlib as unknown as {
@@ -96,6 +95,7 @@ export class Inflate {
       if (this.#failure !== undefined) return;
       try {
         this.#sink(chunk);
+        freeOutput(chunk);
       } catch (error) {
         this.#fail(error);
       }
@@ -124,4 +124,9 @@ export class Inflate {
     }
     throw failure;
   }
+}
+
+/** Frees the decompressor's output buffer after the chunk that fills it up: it then takes another buffer. */
+function freeOutput({ buffer, byteOffset, byteLength }: Uint8Array): void {
+  if (byteOffset + byteLength === buffer.byteLength) freeChunk(new Uint8Array(buffer));
 }

@@ -1,7 +1,8 @@
 // Decompresses an image archive (gzip or zstd) into a file: files in a tar can be read by offset only when it
 // is not compressed. Runs in the unpack helper.
-import * as fs from "node:fs";
+import { constants } from "node:fs";
 import { CriError } from "../base/errors.ts";
+import { fileChunks, freeChunk } from "../sys/chunks.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import { ExpansionLimit } from "./expansion_limit.ts";
@@ -18,6 +19,7 @@ export type InflateJob = {
 
 /** @throws CriError RESOURCE_EXHAUSTED over the limit, DATA_LOSS for data that does not decompress. */
 export async function inflateFile({ path, target, ratioMax }: InflateJob): Promise<void> {
+  using archive = Descriptor.open(path, constants.O_RDONLY);
   using file = Descriptor.create(target);
   const limit = new ExpansionLimit({ ratioMax });
   const inflate = new Inflate((chunk) => {
@@ -25,9 +27,10 @@ export async function inflateFile({ path, target, ratioMax }: InflateJob): Promi
     writeAll(file, chunk);
   });
   try {
-    for await (const chunk of fs.createReadStream(path, { highWaterMark: 256 << 10 })) {
-      limit.addPacked((chunk as Buffer).length);
-      await inflate.push(chunk as Buffer);
+    for (const chunk of fileChunks(archive)) {
+      limit.addPacked(chunk.length);
+      await inflate.push(chunk);
+      freeChunk(chunk);
     }
     await inflate.end();
   } catch (error) {

@@ -2,11 +2,11 @@
 // manifest and tar-split, and computes the digests of the bytes that were actually read.
 import { createHash, type Hash } from "node:crypto";
 import * as fs from "node:fs";
-import { Readable } from "node:stream";
 import { algorithmOf } from "../base/digest.ts";
 import { CriError } from "../base/errors.ts";
 import { readBlob } from "../registry/distribution.ts";
 import { withoutMirrors, type PullSession } from "../registry/pull_session.ts";
+import { fileChunks, freeChunk } from "../sys/chunks.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import type { ChrootJail } from "./chroot_jail.ts";
@@ -160,7 +160,7 @@ async function unpackStream(
   return { layer, entries: untar.entries };
 }
 
-/** Yields a blob, which can be read to its end also after its reader has failed. */
+/** Yields a blob and frees what its reader has used; it can be read to its end also after its reader has failed. */
 class PackedBytes implements AsyncIterable<Uint8Array> {
   readonly #chunks: AsyncIterator<Uint8Array>;
   readonly #onChunk: (chunk: Uint8Array) => void;
@@ -178,6 +178,7 @@ class PackedBytes implements AsyncIterable<Uint8Array> {
   async *[Symbol.asyncIterator](): AsyncGenerator<Uint8Array> {
     for (let chunk = await this.#next(); chunk !== undefined; chunk = await this.#next()) {
       yield chunk;
+      freeChunk(chunk); // not after a failure, when the decompressor's thread may still read it
     }
   }
 
@@ -208,21 +209,16 @@ function checkedDigest(expected: string, hash: Hash): string {
 }
 
 /** Yields the blob; before the first chunk this process enters the chroot of the layer's folder. */
-function confinedChunks(job: UnpackLayerJob, jail: ChrootJail): AsyncIterable<Uint8Array> {
+async function* confinedChunks(job: UnpackLayerJob, jail: ChrootJail): AsyncGenerator<Uint8Array> {
   const { source, size } = job;
-  if (size === 0) {
-    jail.enter(job.folder);
-    return Readable.from([]) as AsyncIterable<Uint8Array>;
-  }
   if (source.kind === "file") {
-    const file = Descriptor.open(source.path, fs.constants.O_RDONLY);
+    using file = Descriptor.open(source.path, fs.constants.O_RDONLY);
     jail.enter(job.folder);
-    const range = { start: source.offset, end: source.offset + size - 1 };
-    const options = { fd: file.release(), ...range, highWaterMark: 256 << 10 };
-    return fs.createReadStream("", options) as AsyncIterable<Uint8Array>; // it closes the descriptor
+    yield* fileChunks(file, { start: source.offset, end: source.offset + size });
+    return;
   }
   jail.enter(job.folder);
-  return readBlob(source.session, job, {
+  yield* readBlob(source.session, job, {
     signal: new AbortController().signal, // the daemon kills this process to cancel
     around: async (connect) => {
       // Name resolution and certificates need files outside of the chroot.
@@ -244,8 +240,9 @@ async function* keptAndReported(
 ): AsyncGenerator<Uint8Array> {
   const progress = new ByteProgress(onProgress);
   for await (const chunk of source) {
-    yield chunk;
+    const { length } = chunk; // the consumer may free it
     if (blob !== undefined) writeAll(blob, chunk);
-    progress.add(chunk.length);
+    yield chunk;
+    progress.add(length);
   }
 }

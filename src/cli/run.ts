@@ -1,7 +1,6 @@
 // Implements isulad-ts run: runs a container in a new pod, shows its output, and removes the pod.
 import { randomUUID } from "node:crypto";
 import { mkdtempSync } from "node:fs";
-import { rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { defineCommand } from "citty";
@@ -22,6 +21,7 @@ import { containerConfig, nameOf, podConfig, runLabel, type RunOptions } from ".
 import { completes, hostArg, withClient } from "./daemon_command.ts";
 import { isuladFailureCode, startFailureCode } from "./start_exit_code.ts";
 import { waitForExit } from "./wait_for_exit.ts";
+import { removeTree } from "../sys/remove_tree.ts";
 
 const graceSeconds = 10;
 /** Where the kubelet has the logs of its pods. */
@@ -177,7 +177,7 @@ async function runPod(
   const logDirectory = options.detach
     ? join(podLogs, `default_${nameOf(options)}_${uid}`)
     : mkdtempSync(join(tmpdir(), "isulad-ts-run-"));
-  undo.defer(() => rm(logDirectory, { recursive: true, force: true }));
+  undo.defer(() => removeTree(logDirectory));
   undo.defer(() => removePods(client, uid));
 
   const config = podConfig(options, uid, logDirectory);

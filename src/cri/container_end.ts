@@ -1,5 +1,4 @@
 // Stops and removes containers, and commits their exits.
-import { rm } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { abortError, untilAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
@@ -15,6 +14,7 @@ import { stdioFolder, type Context } from "./context.ts";
 import { containerFields } from "./log_subject.ts";
 import { unmountImages } from "./image_volumes.ts";
 import { callMonitorWithRetry, removeFromRuntime } from "./monitor_retry.ts";
+import { removeTree } from "../sys/remove_tree.ts";
 
 /** SIGKILL is repeated: a process in uninterruptible sleep may take it only later. */
 const killAgainMs = 2_000;
@@ -144,7 +144,7 @@ async function remove(context: Context, id: string, signal: AbortSignal): Promis
   await step("container-forget", () => removeFromRuntime(context, container, cgroup));
   await context.nri?.removeContainer(container);
   await step("container-rootfs-remove", () => unmountImages(context, id));
-  await rm(stdioFolder(context, id), { recursive: true, force: true });
+  await removeTree(stdioFolder(context, id));
   await step("container-remove", () => context.containers.remove(id));
   context.log.info("container removed", containerFields(context, container));
 }

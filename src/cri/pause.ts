@@ -1,7 +1,7 @@
 // Runs pause containers: the first process of the pid namespace that a pod's containers share, or the sandbox
 // container that makes a pod's guest. Other pods have none. Its program is built in, unless pod-sandbox-image is
 // set.
-import { rm, writeFile } from "node:fs/promises";
+import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { step } from "../base/failpoints.ts";
 import { lookupContainer } from "../node/container_lookup.ts";
@@ -20,6 +20,7 @@ import { rootfsOwner } from "./rootfs_owner.ts";
 import { handlerOf } from "./runtime_handlers.ts";
 import { handlerLabels } from "./selinux.ts";
 import { configuredSandbox, containerDefaults, sandboxInfo, sysctlsOf } from "./spec_inputs.ts";
+import { removeTree } from "../sys/remove_tree.ts";
 
 /** Starts a pod's pause container, which has the id of its sandbox; returns its pid. */
 export async function startPause(
@@ -86,6 +87,6 @@ export async function removePause(context: Context, sandbox: Sandbox): Promise<v
     ? context.cgroup.containerPaths(cgroup.parent, id, id)
     : {};
   await removeFromRuntime(context, sandbox, paths);
-  await rm(stdioFolder(context, id), { recursive: true, force: true });
+  await removeTree(stdioFolder(context, id));
   await context.images.unmountRootfs(context.sandboxes.folderOf(id));
 }

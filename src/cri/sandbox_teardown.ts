@@ -1,6 +1,5 @@
 // Tears sandboxes down, for Stop, Remove, the rollback of a failed RunPodSandbox, and recovery. Every step is
 // idempotent and reads from the record what there is to do.
-import { rm } from "node:fs/promises";
 import { messageOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
 import { unpinNamespace } from "../node/namespaces.ts";
@@ -9,6 +8,7 @@ import { ending, notReady, tornDown, type Sandbox } from "../state/sandbox.ts";
 import { hasCgroup } from "./cgroups.ts";
 import { filesOfPod, podFolder, type Context } from "./context.ts";
 import { removePause } from "./pause.ts";
+import { removeTree } from "../sys/remove_tree.ts";
 
 /** A rollback has its own deadline: the failed call may have no time left. */
 const undoMs = 120_000;
@@ -53,7 +53,7 @@ export async function releaseSandbox(
     if (!hasCgroup(context, sandbox)) return;
     await context.cgroup.removePodCgroup({ ...cgroup, podId: id }, signal);
   });
-  await rm(podFolder(context, id), { recursive: true, force: true });
+  await removeTree(podFolder(context, id));
   context.usernsAccess.revoke(id);
   await step("sandbox-remove", () => context.sandboxes.remove(id));
   context.sandboxes.release(sandbox.name, id);

@@ -12,6 +12,7 @@ import { ImageSettings, type ImageConfig } from "./manifest.ts";
 import { nameOrNone } from "../registry/reference.ts";
 import { addOrigin, type ImageOrigin } from "./image_origin.ts";
 import { OriginCache } from "./origin_cache.ts";
+import { removeTree } from "../sys/remove_tree.ts";
 
 export type ImageRecord = {
   /** Digest of the image's config: "sha256:…". */
@@ -239,7 +240,7 @@ export class ImageRecords {
 
   /** Removes a partial write of an earlier daemon. */
   async #discard(path: string): Promise<void> {
-    await this.#clear(path, () => rm(path, { recursive: true, force: true }));
+    await this.#clear(path, () => removeTree(path));
   }
 
   /** Best effort: a file that cannot be cleared must not prevent the start. */

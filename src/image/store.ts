@@ -1,5 +1,5 @@
 // Stores the node's images: pulls, loads, saves and verifies them, mounts them for containers, removes them.
-import { mkdir, rm } from "node:fs/promises";
+import { mkdir } from "node:fs/promises";
 import { realpathSync } from "node:fs";
 import { join } from "node:path";
 import { CriError } from "../base/errors.ts";
@@ -27,6 +27,7 @@ import type { EndpointCheck } from "./registry_check.ts";
 import { RootfsMounts, type RootfsMountOptions, type RootfsMountsParts } from "./rootfs_mounts.ts";
 import type { Verification } from "./verifiers.ts";
 import { openStorage, type Storage, type StorageOptions } from "../layer/storage_driver.ts";
+import { removeTree } from "../sys/remove_tree.ts";
 
 export type { RegistryAuth } from "../registry/credentials.ts";
 export type { LayerCheck } from "./layer_checks.ts";
@@ -193,7 +194,7 @@ export class ImageStore implements AsyncDisposable {
       }
       return loaded;
     } finally {
-      await rm(scratch, { recursive: true, force: true });
+      await removeTree(scratch);
     }
   }
 

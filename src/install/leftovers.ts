@@ -1,7 +1,7 @@
 // Removes what the daemon has made on a node besides its data, once it has ended and no pod is left: its runtime
 // state, the installed network's bridge and addresses, and the folder of network namespaces. Best effort: a
 // failure is reported, and all of it but the addresses goes with the next boot.
-import { readdirSync, realpathSync, rmdirSync, rmSync, statSync } from "node:fs";
+import { readdirSync, realpathSync, rmdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { errnoOf, messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
@@ -10,6 +10,7 @@ import { cniList } from "../proto/installed_files.ts";
 import { unmount } from "../sys/mount.ts";
 import { mountPoints } from "../sys/mount_table.ts";
 import { act, type Target } from "./target.ts";
+import { removeTreeNow } from "../sys/remove_tree.ts";
 
 type Network = { name: string; plugins: { bridge?: string }[] };
 const { name, plugins } = jsonValue(cniList) as Network;
@@ -23,7 +24,7 @@ export async function removeLeftovers(
   { state, hasNetwork }: { state: string; hasNetwork: boolean },
 ): Promise<void> {
   const steps: [string, boolean, () => void | Promise<void>][] = [
-    [`remove the runtime state in ${state}`, isOwnState(state), () => removeTree(state)],
+    [`remove the runtime state in ${state}`, isOwnState(state), () => removeTreeNow(state)],
     [
       `remove the bridge ${bridge}`,
       hasNetwork && isUnusedBridge(bridge),
@@ -52,10 +53,6 @@ function isOwnState(state: string): boolean {
   return isLocked && real(state).startsWith("/run/") && mountPoints(real(state)).length === 0;
 }
 
-function removeTree(path: string): void {
-  rmSync(path, { recursive: true });
-}
-
 function isUnusedBridge(link: string): boolean {
   const isThere = statSync(`/sys/class/net/${link}/brif`, { throwIfNoEntry: false }) !== undefined;
   return isThere && namesIn(`/sys/class/net/${link}/brif`).length === 0;
@@ -75,7 +72,7 @@ export function removeLeases(networks: string, network: string): void {
   const folder = join(networks, network);
   const isAddress = (file: string) => /^[0-9]+\.[0-9.]+$|:/.test(file);
   if (namesIn(folder).some(isAddress)) return;
-  rmSync(folder, { recursive: true, force: true });
+  removeTreeNow(folder);
   for (const outer of [networks, join(networks, "..")]) {
     try {
       rmdirSync(outer);

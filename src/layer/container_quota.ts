@@ -1,7 +1,7 @@
 // Limits each container's writable layer with project quotas of the graph folder's file system.
 // Decision: the file system is queried for used project ids each time. There is no record that could
 // contradict it, and other programs' ids are left alone.
-import { existsSync, lstatSync, mkdirSync, readFileSync, rmSync } from "node:fs";
+import { existsSync, lstatSync, mkdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { deviceNumbers } from "../sys/path.ts";
@@ -12,6 +12,7 @@ import {
   setProject,
   setProjectLimit,
 } from "../sys/quota.ts";
+import { removeTreeNow } from "../sys/remove_tree.ts";
 
 /** This daemon's project ids start at 0x69730000 ("is"). */
 const projectFirst = 0x69730000;
@@ -47,7 +48,7 @@ export class ContainerQuota {
   }
 
   #try(folder: string): void {
-    rmSync(folder, { recursive: true, force: true });
+    removeTreeNow(folder);
     mkdirSync(folder, { mode: 0o700 });
     try {
       const project = this.assign([folder]);
@@ -55,7 +56,7 @@ export class ContainerQuota {
       setProjectLimit(this.#device, project, 0n);
       if (!limitsProjects(this.#device)) throw new Error("it counts usage without limiting it");
     } finally {
-      rmSync(folder, { recursive: true, force: true });
+      removeTreeNow(folder);
     }
   }
 

@@ -17,6 +17,7 @@ import {
 import { isKept } from "./layer_manifest.ts";
 import { nameOf, pathOf, timeFromNs } from "./tar_fields.ts";
 import { isOpaque, isRemoved, opaqueMark, type Path } from "./whiteouts.ts";
+import { removeTreeNow } from "../sys/remove_tree.ts";
 
 /** Maps an image's ids 0 … count-1 to this node's, from uid and gid up; other ids map to uid and gid. */
 type IdShift = { uid: number; gid: number; count: number };
@@ -119,7 +120,7 @@ class TreeCopy {
   }
 
   #remove(path: string): void {
-    fs.rmSync(this.#to(path), { recursive: true, force: true });
+    removeTreeNow(this.#to(path));
   }
 
   #from(path: string): Path {

@@ -1,6 +1,6 @@
 // Provides an image's layers: an unpack helper downloads and unpacks each missing layer, or clones one with
 // the same content. Runs in the daemon.
-import { mkdir, rm } from "node:fs/promises";
+import { mkdir } from "node:fs/promises";
 import { activity } from "../base/activity.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
@@ -15,6 +15,7 @@ import { LayerTimes } from "./layer_times.ts";
 import { assertDiskSpace } from "./disk_space.ts";
 import { KeyedLock } from "../base/keyed_lock.ts";
 import { Semaphore } from "../base/semaphore.ts";
+import { removeTree } from "../sys/remove_tree.ts";
 
 const shownBytesMax = 200;
 
@@ -124,7 +125,7 @@ export class LayerMaker {
       // Under the lock: no other layer may be cloned from a folder that is being removed.
       await this.#byContent.run(diffId, undefined, async () => {
         this.#clearPending(diffId, scratch);
-        await rm(scratch, { recursive: true, force: true });
+        await removeTree(scratch);
       });
     }
   }
@@ -158,7 +159,7 @@ export class LayerMaker {
         options.beforeReplace();
         await this.#store.replace({ ...want, ...made }, scratch);
       } finally {
-        await rm(scratch, { recursive: true, force: true });
+        await removeTree(scratch);
       }
     });
   }
@@ -272,6 +273,6 @@ function missing(error: unknown, { mediaType, urls }: LayerWant): unknown {
 
 async function emptyScratch(scratch: string): Promise<void> {
   for (const path of Object.values(scratchPaths(scratch))) {
-    await rm(path, { recursive: true, force: true });
+    await removeTree(path);
   }
 }

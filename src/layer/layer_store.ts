@@ -7,7 +7,7 @@
 // containers go on. If the layer is pulled again, that orphaned tree is first renamed to l/SHORT.RANDOM.
 import { randomBytes } from "node:crypto";
 import { existsSync, readFileSync, renameSync, statSync } from "node:fs";
-import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
+import { mkdir, readdir, readFile, rename } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
@@ -18,6 +18,7 @@ import { parseLayerRecord, type LayerRecord } from "./layer_record.ts";
 import { digestOf } from "../base/digest.ts";
 import { tarSplitStreamBytes } from "./tar_split.ts";
 import type { StorageDriver } from "./storage_driver.ts";
+import { removeTree } from "../sys/remove_tree.ts";
 
 export type LayerInfo = Pick<LayerRecord, "chainId" | "diffId" | "sizeBytes" | "inodes">;
 
@@ -67,8 +68,10 @@ export class LayerStore {
     await mkdir(store.trees, { recursive: true, mode: 0o700 });
     // The only lower layer of an image without layers.
     await mkdir(join(store.trees, "empty"), { recursive: true, mode: 0o711 });
-    await rm(store.#scratch, { recursive: true, force: true });
-    await mkdir(store.#scratch, { mode: 0o700 });
+    await mkdir(store.#scratch, { recursive: true, mode: 0o700 });
+    for (const name of await readdir(store.#scratch)) {
+      await store.#remove(join(store.#scratch, name)); // of interrupted pulls
+    }
     const names = await readdir(root);
     for (const name of names) {
       if (name.endsWith(".tmp")) await store.#remove(join(root, name));
@@ -352,13 +355,16 @@ export class LayerStore {
 
   async #remove(path: string): Promise<void> {
     try {
-      await rm(path, { recursive: true, force: true });
+      await removeTree(path);
     } catch (error) {
       this.#warnOfLeftover(path, error);
     }
   }
 
   #warnOfLeftover(path: string, error: unknown): void {
-    this.#log.warn("cannot remove files of a dropped layer", { path, error: messageOf(error) });
+    this.#log.warn("cannot remove files of a layer that is not used", {
+      path,
+      error: messageOf(error),
+    });
   }
 }

@@ -1,6 +1,6 @@
 // Mounts overlayfs over layers, finds the overlays that are mounted, and tests whether overlayfs works.
 import * as fs from "node:fs";
-import { mkdir, rm, rmdir } from "node:fs/promises";
+import { mkdir, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { Descriptor } from "../sys/descriptor.ts";
@@ -15,6 +15,7 @@ import {
 } from "../sys/mount.ts";
 import { readMountTable } from "../sys/mount_table.ts";
 import { markOpaque, markRemoved } from "./whiteouts.ts";
+import { removeTree } from "../sys/remove_tree.ts";
 
 type OverlayParts = {
   /** The folder that holds the layers' trees. */
@@ -202,7 +203,7 @@ export async function overlayProblem(
   const dir = join(folder, "trial");
   const rootfs = join(dir, "rootfs");
   unmountAll(rootfs); // left by an interrupted trial
-  await rm(dir, { recursive: true, force: true });
+  await removeTree(dir);
   try {
     const problem = await tryOverlay(dir, options);
     return problem === undefined ? undefined : { problem, isKnown: hasSpaceForTrial(folder) };
@@ -211,7 +212,7 @@ export async function overlayProblem(
     return { problem: messageOf(error), isKnown };
   } finally {
     unmountAll(rootfs);
-    await rm(dir, { recursive: true, force: true });
+    await removeTree(dir);
   }
 }
 

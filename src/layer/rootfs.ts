@@ -4,7 +4,7 @@
 //   DIR/work     overlayfs's work folder
 //   DIR/rootfs   the mount point: of the overlay, or of upper itself
 import * as fs from "node:fs";
-import { mkdir, rm, rmdir } from "node:fs/promises";
+import { mkdir, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { Descriptor } from "../sys/descriptor.ts";
@@ -14,6 +14,7 @@ import { shifted, type CopyJob } from "./job_copy.ts";
 import { mountOverlay, unmountAll, unmountView, type OverlayOption } from "./overlay.ts";
 import { isOpaque } from "./whiteouts.ts";
 import type { ContainerQuota } from "./container_quota.ts";
+import { removeTree } from "../sys/remove_tree.ts";
 
 /** A pod's user namespace, which maps ids from 0 up to this node's from uid and gid up. */
 export type RootfsOwner = { userns: string; uid: number; gid: number; count: number };
@@ -102,8 +103,8 @@ export async function unmountRootfs(
   await unmountView(dir); // left by a mount that was interrupted
   await removeMountPoint(rootfs);
   quota?.clearLimit(join(dir, "upper"));
-  await rm(join(dir, "work"), { recursive: true, force: true });
-  await rm(join(dir, "upper"), { recursive: true, force: true });
+  await removeTree(join(dir, "work"));
+  await removeTree(join(dir, "upper"));
 }
 
 /** Never recursively while something is mounted there. */
@@ -115,7 +116,7 @@ async function removeMountPoint(rootfs: string): Promise<void> {
       for (const path of mountPoints(rootfs).toReversed()) unmountAll(path);
       const [mounted] = mountPoints(rootfs);
       if (mounted !== undefined) throw new Error(`${mounted} is still mounted`);
-      await rm(rootfs, { recursive: true, force: true });
+      await removeTree(rootfs);
     });
   } catch (cause) {
     if (errnoOf(cause) === "ENOENT") return;

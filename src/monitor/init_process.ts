@@ -11,13 +11,14 @@
 // Otherwise the code is 255 and not known: on an older kernel (Debian 12 has 6.1) the container ended while
 // neither daemon nor monitor ran, or after it had become a child of the node's init. The time of an exit is
 // when it was detected: the kernel keeps none.
-import { constants, fstatSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { constants, fstatSync, statSync, writeFileSync } from "node:fs";
 import { errnoOf } from "../base/errors.ts";
 import { processes, type CgroupPaths } from "../node/cgroup.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { MNT_DETACH, mountDescriptor, unmount } from "../sys/mount.ts";
 import { processState, startTime } from "../sys/process.ts";
 import { exitOfPidfd, openPidfd, peekExit } from "../sys/wait.ts";
+import { removeTreeNow } from "../sys/remove_tree.ts";
 
 /** Pins an init where the kernel and libc can; without a pin its exit code may stay unknown. */
 export function pin(pid: number, path: string): void {
@@ -28,7 +29,7 @@ export function pin(pid: number, path: string): void {
     writeFileSync(path, "", { mode: 0o600 });
     mountDescriptor(pidfd, path);
   } catch {
-    rmSync(path, { recursive: true, force: true });
+    removeTreeNow(path);
   }
 }
 
@@ -105,5 +106,5 @@ export function unpin(path: string): void {
   } catch (error) {
     if (!["EINVAL", "ENOENT"].includes(errnoOf(error) ?? "")) throw error; // not mounted
   }
-  rmSync(path, { recursive: true, force: true });
+  removeTreeNow(path);
 }

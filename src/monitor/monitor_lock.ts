@@ -6,6 +6,7 @@ import { createServer, type Server, type Socket } from "node:net";
 import { dirname, join } from "node:path";
 import { keepOnExec, type Descriptor } from "../sys/descriptor.ts";
 import { openLocked } from "../sys/path.ts";
+import { removeTree } from "../sys/remove_tree.ts";
 
 export class MonitorLock {
   readonly #lockPath: string;
@@ -45,7 +46,7 @@ export class MonitorLock {
   /** Accepts connections on a new socket; open connections stay. */
   async listen(): Promise<void> {
     this.#server?.close(); // first: it removes the path
-    await rm(this.#socketPath, { recursive: true, force: true });
+    await removeTree(this.#socketPath);
     const server = createServer(this.#onConnection);
     await new Promise<void>((resolve, reject) => {
       server.once("error", reject);

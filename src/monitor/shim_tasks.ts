@@ -3,7 +3,7 @@
 //
 // A shim's bundle is a folder of the monitor's own, with a copy of the container's config.json: shims write
 // files into it, and at a container's end some unmount whatever lies at its rootfs.
-import { copyFileSync, existsSync, mkdirSync, rmSync, symlinkSync } from "node:fs";
+import { copyFileSync, existsSync, mkdirSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { inTime } from "../base/abort.ts";
@@ -25,6 +25,7 @@ import type { End } from "./init_process.ts";
 import type { RemoveRequest } from "./protocol.ts";
 import type { RunRecord, StartRequest } from "./record_schemas.ts";
 import { ShimSockets } from "./shim_sockets.ts";
+import { removeTreeNow } from "../sys/remove_tree.ts";
 
 const SIGKILL = 9;
 /** Limit for a shim to accept a connection and to answer. */
@@ -183,7 +184,7 @@ export class ShimTasks {
     await this.#endShim(found);
     found.client?.[Symbol.dispose]();
     if (found.shim !== undefined) this.#sockets.left(found.shim.path);
-    rmSync(this.#bundle(id), { recursive: true, force: true });
+    removeTreeNow(this.#bundle(id));
   }
 
   async #delete(found: Task, timeoutMs: number): Promise<void> {
@@ -377,7 +378,7 @@ export class ShimTasks {
 
   #makeBundle({ id, bundle, runtime }: StartRequest): void {
     const folder = this.#bundle(id);
-    rmSync(folder, { recursive: true, force: true });
+    removeTreeNow(folder);
     mkdirSync(join(folder, "rootfs"), { recursive: true, mode: 0o700 });
     copyFileSync(join(bundle, "config.json"), join(folder, "config.json"));
     // A FIFO in containerd's bundles: shims must be able to open it, and their errors come as answers too.

@@ -1,9 +1,9 @@
 // Keeps a descriptor of each container's terminal in the daemon, and gives it to the next monitor when one
 // was killed (monitor/awaited_terminals.ts).
-import { rmSync } from "node:fs";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { DescriptorInbox, sendDescriptors } from "../sys/unix_socket.ts";
 import type { Calls } from "../monitor/protocol.ts";
+import { removeTreeNow } from "../sys/remove_tree.ts";
 
 type MonitorCall = <Name extends "lendTerminal" | "awaitTerminal" | "takeTerminal">(
   call: Name,
@@ -18,7 +18,7 @@ export class KeptTerminals {
   /** folder: the daemon's own, emptied here: a daemon that was killed has left its sockets behind. */
   constructor(folder: string) {
     this.#folder = folder;
-    rmSync(folder, { recursive: true, force: true });
+    removeTreeNow(folder);
   }
 
   /**

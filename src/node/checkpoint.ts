@@ -4,6 +4,7 @@ import { copyFile, mkdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, codeOf, messageOf } from "../base/errors.ts";
 import { failureOutput, run } from "../sys/run.ts";
+import { removeTree } from "../sys/remove_tree.ts";
 
 /** criu checks many kernel features, which takes a while on a busy node. */
 const probeMs = 20_000;
@@ -45,7 +46,7 @@ export async function writeCheckpoint(options: CheckpointOptions): Promise<void>
     await rename(partial, location);
   } finally {
     await rm(partial, { force: true });
-    await rm(scratch, { recursive: true, force: true });
+    await removeTree(scratch);
   }
 }
 

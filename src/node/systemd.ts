@@ -1,13 +1,13 @@
 // The systemd driver names slices and scopes: the OCI runtime requests a scope for each container from
 // systemd, which creates the pod's slice with the first scope.
 import { existsSync } from "node:fs";
-import { rm } from "node:fs/promises";
 import { join, posix } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
 import { failureOutput, run } from "../sys/run.ts";
 import { limitProperties } from "./cgroup_limits.ts";
 import { cgroupFolders, type CgroupDriver, type CgroupMounts, processes } from "./cgroup.ts";
+import { removeTree } from "../sys/remove_tree.ts";
 
 /** Default parent of pods. */
 const ownParent = "isulad.slice";
@@ -87,7 +87,7 @@ export function systemdDriver(
         parent !== "" && processes(cgroupFolders(mounts, slicePath(made))).length > 0;
       if (isShared) return;
       await stopSlice(made, signal);
-      if (parent === "") await rm(join(properties, `${made}.d`), { recursive: true, force: true });
+      if (parent === "") await removeTree(join(properties, `${made}.d`));
     },
   };
 }

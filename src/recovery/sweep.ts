@@ -1,6 +1,5 @@
 // Sweeps the node after the start and every minute: applies the rules of the table `orphans`, pass by pass.
 import { existsSync, readdirSync, realpathSync } from "node:fs";
-import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { Backoff } from "../base/backoff.ts";
 import { messageOf } from "../base/errors.ts";
@@ -14,6 +13,7 @@ import { netnsFolders, netnsName, netnsPrefix, unpinNamespace } from "../node/na
 import { MNT_DETACH, unmount } from "../sys/mount.ts";
 import { mountPoints } from "../sys/mount_table.ts";
 import { orphans } from "./rules.ts";
+import { removeTree } from "../sys/remove_tree.ts";
 
 /** The calls that have waited for the daemon's start come first. */
 const firstSweepMs = 200;
@@ -177,7 +177,7 @@ async function removeStreamFolders({ context }: Sweeper): Promise<void> {
   for (const id of entries(folder)) {
     if (!orphans.removeStreamFolders.applies({ hasRecord: hasRecord(context, id) })) continue;
     const path = join(folder, id);
-    await attempt(context, { path }, () => rm(path, { recursive: true, force: true }));
+    await attempt(context, { path }, () => removeTree(path));
   }
 }
 
@@ -237,7 +237,7 @@ async function removePods({ context }: Sweeper, signal: AbortSignal): Promise<vo
     context.log.warn("removing cgroup and folder of a pod without a record", { sandbox: id });
     await attempt(context, { sandbox: id }, async () => {
       await context.cgroup.removePodCgroup(context.cgroup.ownPod(id), signal);
-      await rm(podFolder(context, id), { recursive: true, force: true });
+      await removeTree(podFolder(context, id));
     });
   }
 }

@@ -1,9 +1,10 @@
 // Event clock: issues timestamps for events and statuses, each later than all before, also after the wall
 // clock was set back or the daemon restarted. A client drops an event that is not newer than its last one.
-import { readFileSync, rmSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import { errnoOf, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/clock.ts";
 import { replaceInMemory } from "../sys/file.ts";
+import { removeTreeNow } from "../sys/remove_tree.ts";
 
 /** Reserved ahead on disk: bounds the writes to one a second, and the jump after a restart to one second. */
 const reserveNs = 1_000_000_000n;
@@ -53,7 +54,7 @@ export class EventClock {
   /** A folder, for example; if it cannot be removed, the next reservation reports it. */
   #removeUnreadable(): void {
     try {
-      rmSync(this.#file, { recursive: true, force: true });
+      removeTreeNow(this.#file);
     } catch (error) {
       this.#onUnwritten(`${this.#file}: ${messageOf(error)}`);
     }

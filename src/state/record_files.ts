@@ -8,6 +8,7 @@ import { mkdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { codeOf, CriError, errnoOf, messageOf, isNodeExhausted } from "../base/errors.ts";
 import { isTemporaryFor, replaceInMemory, writeFileAtomic } from "../sys/file.ts";
+import { removeTreeNow } from "../sys/remove_tree.ts";
 
 export class RecordFiles {
   readonly #folder: string;
@@ -81,13 +82,13 @@ export class RecordFiles {
 
   /** For a record whose folder is removed. */
   removeChange(): void {
-    rmSync(this.#change, { recursive: true, force: true });
+    removeTreeNow(this.#change);
   }
 
   /** Removes files that cannot be read, since they would block the next write. */
   removeUnreadable(): void {
     for (const path of [this.#change, this.#settled, this.#base]) {
-      if (read(path) instanceof Error) rmSync(path, { recursive: true, force: true });
+      if (read(path) instanceof Error) removeTreeNow(path);
     }
   }
 }

@@ -1,7 +1,7 @@
 // Store: keeps records in memory and on disk, indexed by id and by reserved name. Serializes the changes of
 // a record, and writes each before it is visible.
 import { existsSync } from "node:fs";
-import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
+import { mkdir, readdir, readFile, rename } from "node:fs/promises";
 import { join } from "node:path";
 import { activity } from "../base/activity.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
@@ -11,6 +11,7 @@ import { nowMs } from "../base/clock.ts";
 import { Ordered } from "./order.ts";
 import { RecordFiles } from "./record_files.ts";
 import { WriteBehind } from "./write_behind.ts";
+import { removeTree } from "../sys/remove_tree.ts";
 
 export type StoreOptions<Record> = {
   /** Names a record in messages: "sandbox". */
@@ -77,7 +78,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     await this.#removeStrays(new Set(ids), problems);
     for (const { id, files, texts } of found) {
       if (texts.length === 0 && files.isUnbegun()) {
-        await attempt(() => rm(this.folderOf(id), { recursive: true, force: true }), problems);
+        await attempt(() => removeTree(this.folderOf(id)), problems);
         continue;
       }
       try {
@@ -99,7 +100,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     const problems: string[] = [];
     for (const name of this.#interrupted.splice(0)) {
       const path = join(this.#options.folder, name);
-      await attempt(() => rm(path, { recursive: true, force: true }), problems);
+      await attempt(() => removeTree(path), problems);
     }
     return problems;
   }
@@ -147,7 +148,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
       if (!name.startsWith(`${kind}-`)) continue;
       const id = name.slice(kind.length + 1, -".json".length);
       if (ids.has(id)) continue;
-      await attempt(() => rm(join(changes, name), { recursive: true, force: true }), problems);
+      await attempt(() => removeTree(join(changes, name)), problems);
     }
   }
 
@@ -362,7 +363,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
       this.release(record.name, id);
       this.#options.onCommit?.(record, undefined);
     }
-    await rm(doomed, { recursive: true, force: true });
+    await removeTree(doomed);
   }
 
   isLocked(key: string): boolean {

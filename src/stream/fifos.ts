@@ -1,6 +1,6 @@
 // Makes the FIFOs between this process and a command: one folder per client, removed once both sides have
 // opened their ends.
-import { constants, mkdirSync, rmSync } from "node:fs";
+import { constants, mkdirSync } from "node:fs";
 import { randomBytes } from "node:crypto";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -9,6 +9,7 @@ import { ByteStream } from "../sys/byte_stream.ts";
 import { Descriptor, setPipeSize } from "../sys/descriptor.ts";
 import { mkfifo, setSelinuxLabel } from "../sys/path.ts";
 import type { Poller } from "../sys/poller.ts";
+import { removeTreeNow } from "../sys/remove_tree.ts";
 
 export type StreamName = "stdin" | "stdout" | "stderr";
 
@@ -57,7 +58,7 @@ export class Fifos implements Disposable {
   /** Call when the other side has opened its ends. */
   connected(): void {
     for (const keepalive of this.#keepalive.splice(0)) keepalive.close();
-    rmSync(this.#folder, { recursive: true, force: true });
+    removeTreeNow(this.#folder);
   }
 
   /**

@@ -1,5 +1,5 @@
 // Issues the URLs of Exec, Attach and PortForward, and owns the server behind them.
-import { mkdirSync, rmSync } from "node:fs";
+import { mkdirSync } from "node:fs";
 import type { Log } from "../base/log.ts";
 import type { MonitorClient } from "../monitor_client/client.ts";
 import { NetnsSockets } from "../node/netns_sockets.ts";
@@ -17,6 +17,7 @@ import { forwardSpdy, portForwardProtocol } from "./port_forward_spdy.ts";
 import { forwardWebSocket, portForwardChannelProtocols } from "./port_forward_websocket.ts";
 import { StreamServer, type StreamSession } from "./server.ts";
 import { startTlsFront, type TlsFront } from "./tls_front.ts";
+import { removeTreeNow } from "../sys/remove_tree.ts";
 
 export type StreamOptions = {
   monitor: MonitorClient;
@@ -57,7 +58,7 @@ export class Streams implements AsyncDisposable {
   /** @throws CriError FAILED_PRECONDITION if the port is in use or the certificate unusable. */
   static async open(options: StreamOptions): Promise<Streams> {
     const { monitor, folder, tls, address, port, log, idleMs } = options;
-    rmSync(folder, { recursive: true, force: true });
+    removeTreeNow(folder);
     mkdirSync(folder, { mode: 0o700 });
     const poller = new Poller();
     const behind = { address: "127.0.0.1", port: 0 };

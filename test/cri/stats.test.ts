@@ -1,5 +1,6 @@
 // Tests the stats of containers and pods under real load; only running ones have stats.
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
+import { execFileSync } from "node:child_process";
 import { createSocket } from "node:dgram";
 import { existsSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -207,6 +208,18 @@ describe("a pod", () => {
     await traffic();
     await daemon.run(podId, pod, ["sleep", "600"]);
     await traffic();
+  });
+
+  test("without an interface, as while it is stopped, has no network figures", async () => {
+    const bare = daemon.podConfig({ labels: { app: "bare" } });
+    const id = await daemon.runPod(bare);
+    const containerId = await daemon.run(id, bare, ["sleep", "600"]);
+    expect((await podStats(id)).linux!.network!.default_interface!.name).toBe("eth0");
+    const network = `/proc/${await daemon.pidOf(containerId)}/ns/net`;
+    execFileSync("nsenter", [`--net=${network}`, "ip", "link", "delete", "eth0"]);
+    // A kubelet would panic at figures without a default interface.
+    expect((await podStats(id)).linux!.network).toBeNull();
+    await daemon.removePod(id);
   });
 
   test("in the node's network has no network figures", async () => {

@@ -86,12 +86,15 @@ test("containerOnlyStats() reports swap and layer only if known", () => {
 test.each([
   [["net1", "eth0", "eth1"], "eth0", ["net1", "eth1"]],
   [["net1", "net2"], "net1", ["net2"]],
-  [[], undefined, []],
 ])("networkUsage() of %p has %p as the default interface", (names, first, others) => {
   const counters = { rxBytes: 1n, rxPackets: 1n, rxErrors: 1n, rxDropped: 1n };
   const sent = { txBytes: 1n, txPackets: 1n, txErrors: 1n, txDropped: 1n };
   const interfaces: InterfaceUsage[] = names.map((name) => ({ name, ...counters, ...sent }));
-  const usage = networkUsage(1n, interfaces);
-  expect(usage.default_interface?.name as string | undefined).toBe(first);
-  expect(usage.interfaces?.map(({ name }) => name)).toEqual(others);
+  const usage = networkUsage(1n, interfaces)!;
+  expect(usage.default_interface!.name as string).toBe(first!);
+  expect(usage.interfaces!.map(({ name }) => name)).toEqual(others);
+});
+
+test("networkUsage() of no interface is none, as a kubelet expects a default interface in it", () => {
+  expect(networkUsage(1n, [])).toBeUndefined();
 });

@@ -91,7 +91,7 @@ test.each([
   const sent = { txBytes: 1n, txPackets: 1n, txErrors: 1n, txDropped: 1n };
   const interfaces: InterfaceUsage[] = names.map((name) => ({ name, ...counters, ...sent }));
   const usage = networkUsage(1n, interfaces)!;
-  expect(usage.default_interface!.name as string).toBe(first!);
+  expect(usage.default_interface!.name as string).toBe(first);
   expect(usage.interfaces!.map(({ name }) => name)).toEqual(others);
 });
 

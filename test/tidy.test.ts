@@ -172,6 +172,21 @@ describe("rooms", () => {
     }
     expect(sources.filter((file) => !reached.has(file))).toEqual([]);
   });
+
+  test("the unpack helper loads nothing slow at its start, which each pull waits for", () => {
+    const reached = new Set<string>();
+    const open = ["src/layer/unpack_helper.ts"];
+    for (let file = open.pop(); file !== undefined; file = open.pop()) {
+      if (reached.has(file)) continue;
+      reached.add(file);
+      const text = readFileSync(join(root, file), "utf8");
+      const own = text.matchAll(/^import (?!type\b)[^;]*?"(\.[^"]+)";/gm);
+      open.push(...Array.from(own, ([, name]) => normalize(join(dirname(file), name!))));
+      const slow = /^import (?!type\b)[^;]*?"(?:node:tls|node:worker_threads|valibot|smol-toml)";/m;
+      expect(`${file}: ${slow.exec(text)?.[0]}`).toBe(`${file}: undefined`);
+    }
+    expect(reached.size).toBeGreaterThan(30);
+  });
 });
 
 describe("style", () => {

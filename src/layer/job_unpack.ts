@@ -5,7 +5,8 @@ import * as fs from "node:fs";
 import { algorithmOf } from "../base/digest.ts";
 import { CriError } from "../base/errors.ts";
 import { readBlob } from "../registry/distribution.ts";
-import { withoutMirrors, type PullSession } from "../registry/pull_session.ts";
+import { withoutMirrors } from "../registry/failover.ts";
+import type { PullSession } from "../registry/pull_session.ts";
 import { fileChunks, freeChunk } from "../sys/chunks.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
@@ -14,7 +15,7 @@ import { ExpansionLimit } from "./expansion_limit.ts";
 import { Inflate } from "./inflate.ts";
 import { ByteProgress } from "./layer_progress.ts";
 import { manifestBytesMax, writeLayerManifest, type ManifestEntry } from "./layer_manifest.ts";
-import { ProcessorChain } from "./processor_chain.ts";
+import type { ProcessorChain } from "./processor_chain.ts";
 import type { Decoding } from "./processor_choice.ts";
 import { TarReader } from "./tar_reader.ts";
 import { TarSplitWriter } from "./tar_split.ts";
@@ -82,7 +83,7 @@ export async function unpackLayer(
   using manifest = Descriptor.create(job.listing);
   using tarSplit = Descriptor.create(job.recipe);
   using blob = job.blob === undefined ? undefined : Descriptor.create(job.blob);
-  await using processors = job.decoding && (await ProcessorChain.start(job.decoding));
+  await using processors = job.decoding && (await startProcessors(job.decoding));
   try {
     const source = keptAndReported(confinedChunks(job, jail), blob, onProgress);
     const { layer, entries } = await unpackStream(job, { source, tarSplit, processors, jail });
@@ -95,6 +96,11 @@ export async function unpackLayer(
   } finally {
     jail.leave();
   }
+}
+
+/** Loads what few layers need, so that a helper for other layers starts sooner. */
+async function startProcessors(decoding: Decoding): Promise<ProcessorChain> {
+  return await (await import("./processor_chain.ts")).ProcessorChain.start(decoding);
 }
 
 function failingIn(source: LayerSource): string[] {

@@ -211,7 +211,7 @@ export class LayerMaker {
         return await this.#unpackFrom(source, want, { ...o, scratch });
       } catch (error) {
         if (source.kind !== "registry" || codeOf(error) !== "DATA_LOSS") throw missing(error, want);
-        const { withoutMirrors } = await import("../registry/pull_session.ts");
+        const { withoutMirrors } = await import("../registry/failover.ts");
         const session = withoutMirrors(source.session);
         if (session === undefined) throw error;
         this.#options.log.warn("a mirror sent a damaged layer, fetching it from the registry", {

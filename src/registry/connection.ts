@@ -1,6 +1,5 @@
 // Sends requests with fetch: chooses the proxy and the trusted CAs, and explains failures.
 // The options specific to Bun's fetch are set here; other runtimes ignore them and verify certificates.
-import { connect } from "node:net";
 import { URL } from "node:url";
 import { messageOf } from "../base/errors.ts";
 import { systemCas } from "./system_cas.ts";
@@ -8,28 +7,34 @@ import type { Tls } from "./endpoint.ts";
 import { proxyFor, withoutProxyVariables } from "./proxy.ts";
 
 /** @throws CriError FAILED_PRECONDITION if the proxy variable is wrong. */
-export function send(url: string, init: RequestInit, tls: Tls): Promise<Response> {
+export async function send(url: string, init: RequestInit, tls: Tls): Promise<Response> {
   const target = new URL(url);
   const proxy = proxyFor(target);
-  const { ca = [], cert, key, skipVerify } = tls;
-  const trust = skipVerify ? {} : { ca: [...systemCas(), ...ca] };
   const bunOptions = {
     decompress: false,
     ...(proxy !== undefined && { proxy: proxy.url }),
-    ...(target.protocol === "https:" && {
-      tls: { ...trust, cert, key, rejectUnauthorized: !skipVerify },
-    }),
+    ...(target.protocol === "https:" && { tls: await tlsOptions(tls) }),
   };
-  return withoutProxyVariables(() => fetch(url, { ...init, ...bunOptions }));
+  return await withoutProxyVariables(() => fetch(url, { ...init, ...bunOptions }));
+}
+
+async function tlsOptions({ ca = [], cert, key, skipVerify }: Tls) {
+  const trust = skipVerify ? {} : { ca: [...(await systemCas()), ...ca] };
+  return { ...trust, cert, key, rejectUnauthorized: !skipVerify };
 }
 
 /** Tests whether a TCP connection to the URL's host or its proxy can be made in time. */
-export function isReachable(url: string, timeoutMs: number, signal: AbortSignal): Promise<boolean> {
+export async function isReachable(
+  url: string,
+  timeoutMs: number,
+  signal: AbortSignal,
+): Promise<boolean> {
+  const { connect } = await import("node:net"); // slow to load, and helpers rarely need it
   const proxy = proxyFor(new URL(url));
   const { protocol, hostname, port } = new URL(proxy?.url ?? url);
   const host = hostname.replace(/^\[(.*)\]$/, "$1");
   const socket = connect({ host, port: Number(port) || (protocol === "https:" ? 443 : 80) });
-  return new Promise((resolve) => {
+  return await new Promise((resolve) => {
     const end = (isConnected: boolean) => {
       clearTimeout(timer);
       signal.removeEventListener("abort", stop);

@@ -32,6 +32,14 @@ export type Tls = {
   files?: string[];
 };
 
+/** Registries whose host is not their domain. */
+export const defaultHosts: Record<string, string> = { "docker.io": "registry-1.docker.io" };
+
+/** Tests whether a request to the host addresses the registry itself, not a mirror of it. */
+export function isOwnHost(domain: string, host: string): boolean {
+  return host === domain || host === defaultHosts[domain];
+}
+
 /** @throws CriError FAILED_PRECONDITION prefixed with `where`, the setting that holds the address. */
 export function registryUrl(text: string, where: string): URL {
   const url = URL.canParse(text) ? new URL(text) : undefined;

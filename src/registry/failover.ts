@@ -157,3 +157,9 @@ export class Reconnection {
     return this.#firstBackoffMs * 2 ** this.#empty;
   }
 }
+
+/** Returns the session limited to the registry itself, or undefined if it has no mirrors. */
+export function withoutMirrors(session: PullSession): PullSession | undefined {
+  const upstreams = session.upstreams.filter(({ isOrigin }) => isOrigin);
+  return upstreams.length === session.upstreams.length ? undefined : { ...session, upstreams };
+}

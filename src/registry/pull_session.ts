@@ -80,9 +80,3 @@ export function givenCredentials(
   const credentials = credentialsFor(endpoint.isOrigin ? domain : hostOf(endpoint.url), auth);
   return credentials && { credentials, from: "given with the pull" };
 }
-
-/** Returns the session limited to the registry itself, or undefined if it has no mirrors. */
-export function withoutMirrors(session: PullSession): PullSession | undefined {
-  const upstreams = session.upstreams.filter(({ isOrigin }) => isOrigin);
-  return upstreams.length === session.upstreams.length ? undefined : { ...session, upstreams };
-}

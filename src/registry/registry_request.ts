@@ -5,6 +5,7 @@ import { jsonValue } from "../base/json.ts";
 import { clip } from "../base/text.ts";
 import { basic, parseChallenges, tokenOf, tokenRequest, type Challenge } from "./auth.ts";
 import { isReachable } from "./connection.ts";
+import { isOwnHost } from "./endpoint.ts";
 import {
   discard,
   hostOf,
@@ -14,7 +15,6 @@ import {
   type HttpResponse,
 } from "./http_request.ts";
 import type { PullSession, Upstream } from "./pull_session.ts";
-import { isOwnHost } from "./resolve_endpoints.ts";
 
 type RegistryRequest = {
   /** Follows the repository in the URL. */

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { errnoOf } from "../base/errors.ts";
 import { readSettingsIfExists } from "../base/settings_file.ts";
 import { dockerCertificates, unreadable } from "./certificates.ts";
-import { registryUrl, type Endpoint, type Tls } from "./endpoint.ts";
+import { defaultHosts, isOwnHost, registryUrl, type Endpoint, type Tls } from "./endpoint.ts";
 import { endpointsOfHostsFile, parseHostsFile } from "./hosts_toml.ts";
 import { inNetwork, isLoopback } from "./ip_network.ts";
 
@@ -22,8 +22,6 @@ export type RegistryOptions = {
   /** How long a transfer may receive no byte. */
   progressTimeoutMs: number;
 };
-
-const defaultHosts: Record<string, string> = { "docker.io": "registry-1.docker.io" };
 
 /** Returns them in order of preference. @throws CriError FAILED_PRECONDITION naming the wrong file. */
 export async function resolveEndpoints(
@@ -48,11 +46,6 @@ export async function resolveEndpoints(
     mirrors.map((mirror) => mirrorEndpoints(mirror, domain, options)),
   );
   return [...ofMirrors.flat(), ...origins.map((origin) => withTls(origin, tls))];
-}
-
-/** Tests whether a request to the host addresses the registry itself, not a mirror of it. */
-export function isOwnHost(domain: string, host: string): boolean {
-  return host === domain || host === defaultHosts[domain];
 }
 
 /** Returns the first that exists, even if it is empty (containerd, HostDirFromRoot). */

@@ -1,7 +1,6 @@
 // Reads the system CAs. Bun bundles a list of its own, but a CA added to the host must be trusted here as
 // by every other program.
 import { readFileSync, statSync } from "node:fs";
-import { rootCertificates } from "node:tls";
 
 /** The paths of distributions, in the order of Go (crypto/x509, root_linux.go). */
 const bundles = [
@@ -16,7 +15,7 @@ const bundles = [
 let cached: { file: string; mtimeMs: number; pem: string } | undefined;
 
 /** Returns PEM texts: the host's bundle ($SSL_CERT_FILE overrides its path), else Bun's list. */
-export function systemCas(): string[] {
+export async function systemCas(): Promise<string[]> {
   const files = process.env["SSL_CERT_FILE"] ? [process.env["SSL_CERT_FILE"]] : bundles;
   for (const file of files) {
     const mtimeMs = statSync(file, { throwIfNoEntry: false })?.mtimeMs;
@@ -26,5 +25,5 @@ export function systemCas(): string[] {
     }
     return [cached.pem];
   }
-  return [...rootCertificates];
+  return [...(await import("node:tls")).rootCertificates]; // rarely needed, and slow to load in a helper
 }

@@ -1,7 +1,8 @@
 // Tests requests to registries on loopback that challenge, redirect and refuse.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { readAll, type TransferError } from "../../../src/registry/http_request.ts";
-import { givenCredentials, withoutMirrors } from "../../../src/registry/pull_session.ts";
+import { withoutMirrors } from "../../../src/registry/failover.ts";
+import { givenCredentials } from "../../../src/registry/pull_session.ts";
 import { refusal, registryRequest } from "../../../src/registry/registry_request.ts";
 import { failure } from "../../expect.ts";
 import { FakeRegistry } from "../../registry/fake_registry.ts";

@@ -28,12 +28,10 @@ type Folder = { at: Descriptor; top: Descriptor; depth: number; path: string };
  * after an error. @throws CriError with the path that stays and why.
  */
 export async function removeTree(path: string): Promise<void> {
-  const error = await unlinked(path);
-  if (error === undefined) return;
-  if (errnoOf(error) !== "EISDIR") throw stays(path, error);
-  await withoutContent(path, path, async (at) => {
-    await empty({ at, top: at, depth: 0, path });
-  });
+  const refusal = await unlinked(path);
+  if (refusal === undefined) return;
+  const emptyIt = (at: Descriptor) => empty({ at, top: at, depth: 0, path });
+  await removeFolder({ at: path, path, refusal }, emptyIt);
 }
 
 /** The same for small trees, without letting other calls run meanwhile. */
@@ -42,15 +40,16 @@ export function removeTreeNow(path: Path): void {
 }
 
 function removeNow(at: Path, path: string): void {
+  let refusal: unknown;
   try {
     return unlinkSync(at);
   } catch (error) {
     if (errnoOf(error) === "ENOENT") return;
-    if (errnoOf(error) !== "EISDIR") throw stays(path, error);
+    refusal = error;
   }
   for (let round = 1; ; round++) {
     try {
-      using folder = Descriptor.open(at, folderFlags);
+      using folder = openFolder({ at, path, refusal });
       emptyNow(folder, path);
       return rmdirSync(at);
     } catch (error) {
@@ -73,20 +72,32 @@ function emptyNow(folder: Descriptor, path: string): void {
   if (failures.length > 0) throw failures[0] as Error;
 }
 
+/** What unlink(2) refused: a folder, as a rule. */
+type Refused = { at: Path; path: string; refusal: unknown };
+
+/** @throws CriError with the refusal if it is no folder. */
+function openFolder({ at, path, refusal }: Refused): Descriptor {
+  try {
+    return Descriptor.open(at, folderFlags);
+  } catch (error) {
+    throw ["ENOTDIR", "ELOOP"].includes(errnoOf(error) ?? "") ? stays(path, refusal) : error;
+  }
+}
+
 /** Empties the folder and removes it, again if files came meanwhile. */
-async function withoutContent(
-  at: Path,
-  path: string,
-  empty: (folder: Descriptor) => Promise<void>,
+async function removeFolder(
+  refused: Refused,
+  emptyIt: (folder: Descriptor) => Promise<void>,
 ): Promise<void> {
   for (let round = 1; ; round++) {
     try {
-      using folder = Descriptor.open(at, folderFlags);
-      await empty(folder);
-      return await rmdir(at);
+      using folder = openFolder(refused);
+      await emptyIt(folder);
+      return await rmdir(refused.at);
     } catch (error) {
       if (errnoOf(error) === "ENOENT") return;
-      if (errnoOf(error) !== "ENOTEMPTY" || round === roundsMax) throw stays(path, error);
+      const isLast = errnoOf(error) !== "ENOTEMPTY" || round === roundsMax;
+      if (isLast) throw stays(refused.path, error);
     }
   }
 }
@@ -96,30 +107,33 @@ async function empty(folder: Folder): Promise<void> {
   const names = await readdir(inside(folder.at), { encoding: "buffer" });
   const failures: unknown[] = [];
   for (let i = 0; i < names.length; i += batch) {
-    const some = names.slice(i, i + batch);
-    const errors = await Promise.all(some.map((name) => unlinked(inside(folder.at, name))));
-    for (const [j, error] of errors.entries()) {
-      if (error === undefined) continue;
-      const name = some[j]!;
-      const path = `${folder.path}/${name.toString()}`;
-      if (errnoOf(error) !== "EISDIR") failures.push(stays(path, error));
-      else await removeFolder(folder, name, path).catch((failure) => failures.push(failure));
+    const some = names.slice(i, i + batch).map((name) => ({
+      at: inside(folder.at, name),
+      path: `${folder.path}/${name.toString()}`,
+    }));
+    const refusals = await Promise.all(some.map(({ at }) => unlinked(at)));
+    for (const [j, refusal] of refusals.entries()) {
+      if (refusal === undefined) continue;
+      const inner = { ...some[j]!, refusal };
+      await removeInner(folder, inner).catch((failure: unknown) => failures.push(failure));
     }
   }
   if (failures.length > 0) throw failures[0] as Error;
 }
 
-async function removeFolder(parent: Folder, name: Buffer, path: string): Promise<void> {
-  const at = inside(parent.at, name);
-  const { top, depth } = parent;
-  if (depth >= depthMax) {
-    // The top is listed again, since it is not empty now.
-    const above = Buffer.from(`deep-${randomBytes(8).toString("hex")}`);
-    return await rename(at, inside(top, above)).catch((error: unknown) => {
-      throw stays(path, error);
-    });
+async function removeInner({ top, depth }: Folder, inner: Refused): Promise<void> {
+  const { path } = inner;
+  if (depth < depthMax) {
+    const emptyIt = (at: Descriptor) => empty({ at, top, depth: depth + 1, path });
+    return await removeFolder(inner, emptyIt);
   }
-  await withoutContent(at, path, (folder) => empty({ at: folder, top, depth: depth + 1, path }));
+  try {
+    using _ = openFolder(inner);
+    // The top is listed again, since it is not empty now.
+    await rename(inner.at, inside(top, Buffer.from(`deep-${randomBytes(8).toString("hex")}`)));
+  } catch (error) {
+    if (errnoOf(error) !== "ENOENT") throw stays(path, error);
+  }
 }
 
 /** undefined: it is gone. */

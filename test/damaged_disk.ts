@@ -16,22 +16,19 @@ export class DamagedDisk implements Disposable {
     fs.closeSync(fs.openSync(this.#image, "w"));
     fs.truncateSync(this.#image, 256 << 20);
     run("mkfs.ext4", "-q", "-b", String(blockBytes), "-O", "^metadata_csum", this.#image);
-    this.#mount();
-  }
-
-  #mount(): void {
     run("mount", "-o", "loop", this.#image, this.folder);
   }
 
   /** path: of an empty folder, relative. It then lists nothing, and rmdir(2) takes it for not empty. */
   damage(path: string): void {
-    run("umount", this.folder);
-    const block = Number(run("debugfs", "-R", `blocks /${path}`, this.#image));
+    // Through the device, whose pages are those of the mounted file system.
+    const device = run("findmnt", "-no", "SOURCE", this.folder).trim();
+    run("sync", "-f", this.folder);
+    const block = Number(run("debugfs", "-R", `blocks /${path}`, device));
     if (!(block > 0)) throw new Error(`debugfs finds no block of /${path}`);
-    const file = fs.openSync(this.#image, "r+");
+    const file = fs.openSync(device, "r+");
     fs.writeSync(file, Buffer.alloc(blockBytes), 0, blockBytes, block * blockBytes);
     fs.closeSync(file);
-    this.#mount();
   }
 
   [Symbol.dispose](): void {

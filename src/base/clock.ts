@@ -1,17 +1,58 @@
-// Reads the wall clock with a resolution finer than Date.now(), for CRI timestamps.
+// Reads the wall clock with a resolution finer than Date.now(), for CRI timestamps and for the times of calls.
+// Decision: it is the monotonic clock (performance.now()) plus an offset, which changes only when the wall clock is set.
+// Two times of one process therefore keep their order, also when it is not scheduled between two readings.
 
-/** The origin of performance.now(), in milliseconds since the epoch. */
-let originMs = performance.timeOrigin;
-/** Exceeds the difference of reading two clocks in sequence. */
+/** The clocks differ by more: the wall clock was set. */
 const clockStepMs = 50;
+/** A longer time between two readings does not tell how the clocks differ: the process was not scheduled meanwhile. */
+const gapMsMax = 1;
+/** Afterwards the next call looks again. */
+const readingsMax = 5;
+
+type Clocks = { monotonicMs: () => number; dateMs: () => number };
+
+export class WallClock {
+  readonly #clocks: Clocks;
+  /** The zero of the monotonic clock, in milliseconds since the epoch. */
+  #originMs: number;
+
+  constructor(clocks: Clocks, originMs: number) {
+    this.#clocks = clocks;
+    this.#originMs = originMs;
+  }
+
+  /** Converts a reading of the monotonic clock to milliseconds since the epoch. */
+  at(readingMs: number): number {
+    this.#follow();
+    return this.#originMs + readingMs;
+  }
+
+  #follow(): void {
+    const { monotonicMs, dateMs } = this.#clocks;
+    for (let i = 0; i < readingsMax; i++) {
+      const before = monotonicMs();
+      const date = dateMs();
+      const after = monotonicMs();
+      if (after - before > gapMsMax) continue;
+      if (Math.abs(this.#originMs + before - date) > clockStepMs) this.#originMs = date - before;
+      return;
+    }
+  }
+}
+
+const clock = new WallClock(
+  { monotonicMs: () => performance.now(), dateMs: () => Date.now() },
+  performance.timeOrigin,
+);
 
 /** Returns milliseconds since the epoch, with a fraction; follows a clock that is set. */
 export function nowMs(): number {
-  const dateMs = Date.now();
-  if (Math.abs(originMs + performance.now() - dateMs) > clockStepMs) {
-    originMs = dateMs - performance.now();
-  }
-  return originMs + performance.now();
+  return clock.at(performance.now());
+}
+
+/** Converts a reading of performance.now() to milliseconds since the epoch. */
+export function epochMs(readingMs: number): number {
+  return clock.at(readingMs);
 }
 
 /** Returns nanoseconds since the epoch, CRI's unit for timestamps. */

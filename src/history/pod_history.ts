@@ -4,7 +4,7 @@
 // Decision: pods have their name as key, since a pull, and a pod whose RunPodSandbox fails, have no id. An entry
 // that equals an earlier one replaces it and has a count: a container that restarts for hours has few entries.
 import { type Activity, observeActivities, rootOf } from "../base/activity.ts";
-import { nowMs } from "../base/clock.ts";
+import { epochMs, nowMs } from "../base/clock.ts";
 import { codeOf, messageOf } from "../base/errors.ts";
 import { isReadOnlyCall } from "../base/read_only_calls.ts";
 import { shorten, withoutIds } from "../base/text.ts";
@@ -173,8 +173,7 @@ export class PodHistory implements Disposable {
     if (!isKept && parts === undefined) return;
     const { pod, container = "", image = "" } = call.subject?.() ?? {};
     if (pod === undefined) return;
-    const offsetMs = nowMs() - performance.now();
-    const time = (from: number, to: number) => ({ atMs: from + offsetMs, tookMs: to - from });
+    const time = (from: number, to: number) => ({ atMs: epochMs(from), tookMs: to - from });
     if (isKept) {
       const failure = { detail: messageOf(error), code: codeOf(error) };
       const outcome = error === undefined ? { detail: image } : failure;

@@ -4,8 +4,9 @@
 // ext4 has such folders after a power loss, and a process that goes on creating files has the same effect. The tree is
 // walked by open folders (/proc/self/fd/N/NAME), so that nobody can put a symlink into the path, and no path is too long.
 import { randomBytes } from "node:crypto";
-import { constants, readdirSync, rmdirSync, unlinkSync } from "node:fs";
+import { constants, open, readdirSync, rmdirSync, unlinkSync } from "node:fs";
 import { readdir, rename, rmdir, unlink } from "node:fs/promises";
+import { promisify } from "node:util";
 import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import { Descriptor } from "./descriptor.ts";
 
@@ -16,6 +17,7 @@ const depthMax = 64;
 /** Removed at once. */
 const batch = 64;
 
+const openLater = promisify(open);
 const folderFlags = constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW;
 
 type Path = string | Buffer;
@@ -49,7 +51,7 @@ function removeNow(at: Path, path: string): void {
   }
   for (let round = 1; ; round++) {
     try {
-      using folder = openFolder({ at, path, refusal });
+      using folder = openFolderNow({ at, path, refusal });
       emptyNow(folder, path);
       return rmdirSync(at);
     } catch (error) {
@@ -75,13 +77,26 @@ function emptyNow(folder: Descriptor, path: string): void {
 /** What unlink(2) refused: a folder, as a rule. */
 type Refused = { at: Path; path: string; refusal: unknown };
 
-/** @throws CriError with the refusal if it is no folder. */
-function openFolder({ at, path, refusal }: Refused): Descriptor {
+/** Never on this thread: a disk that does not answer would block it. @throws as notFolder() says. */
+async function openFolder(refused: Refused): Promise<Descriptor> {
   try {
-    return Descriptor.open(at, folderFlags);
+    return new Descriptor(await openLater(refused.at, folderFlags));
   } catch (error) {
-    throw ["ENOTDIR", "ELOOP"].includes(errnoOf(error) ?? "") ? stays(path, refusal) : error;
+    throw notFolder(refused, error);
   }
+}
+
+function openFolderNow(refused: Refused): Descriptor {
+  try {
+    return Descriptor.open(refused.at, folderFlags);
+  } catch (error) {
+    throw notFolder(refused, error);
+  }
+}
+
+/** Returns a CriError with the refusal if it is no folder, else the error. */
+function notFolder({ path, refusal }: Refused, error: unknown): unknown {
+  return ["ENOTDIR", "ELOOP"].includes(errnoOf(error) ?? "") ? stays(path, refusal) : error;
 }
 
 /** Empties the folder and removes it, again if files came meanwhile. */
@@ -91,7 +106,7 @@ async function removeFolder(
 ): Promise<void> {
   for (let round = 1; ; round++) {
     try {
-      using folder = openFolder(refused);
+      using folder = await openFolder(refused);
       await emptyIt(folder);
       return await rmdir(refused.at);
     } catch (error) {
@@ -128,7 +143,7 @@ async function removeInner({ top, depth }: Folder, inner: Refused): Promise<void
     return await removeFolder(inner, emptyIt);
   }
   try {
-    using _ = openFolder(inner);
+    using _ = await openFolder(inner);
     // The top is listed again, since it is not empty now.
     await rename(inner.at, inside(top, Buffer.from(`deep-${randomBytes(8).toString("hex")}`)));
   } catch (error) {

@@ -1,7 +1,7 @@
 // Makes spans of a call's activities, under the caller's trace (W3C traceparent), in OTLP's JSON encoding.
 import { randomBytes } from "node:crypto";
 import { activityName, rootOf, type Activity } from "../base/activity.ts";
-import { nowMs } from "../base/clock.ts";
+import { epochMs } from "../base/clock.ts";
 import { codeOf, grpcCodes, messageOf } from "../base/errors.ts";
 import { clip, shorten } from "../base/text.ts";
 import type { Sampler } from "./trace_settings.ts";
@@ -41,8 +41,7 @@ export class Spans {
     if (rootOf(activity).kind !== "call") return undefined;
     const { isSampled, ...place } = this.#placeOf(activity);
     if (!isSampled) return undefined;
-    const offsetMs = nowMs() - performance.now();
-    const nanoseconds = (ms: number) => String(BigInt(Math.round((ms + offsetMs) * 1000)) * 1000n);
+    const nanoseconds = (ms: number) => String(BigInt(Math.round(epochMs(ms) * 1000)) * 1000n);
     const isFailed = error !== undefined;
     return {
       ...place,

@@ -32,8 +32,7 @@ type Folder = { at: Descriptor; top: Descriptor; depth: number; path: string };
 export async function removeTree(path: string): Promise<void> {
   const refusal = await unlinked(path);
   if (refusal === undefined) return;
-  const emptyIt = (at: Descriptor) => empty({ at, top: at, depth: 0, path });
-  await removeFolder({ at: path, path, refusal }, emptyIt);
+  await removeFolder({ at: path, path, refusal });
 }
 
 /** The same for small trees, without letting other calls run meanwhile. */
@@ -99,20 +98,18 @@ function notFolder({ path, refusal }: Refused, error: unknown): unknown {
   return ["ENOTDIR", "ELOOP"].includes(errnoOf(error) ?? "") ? stays(path, refusal) : error;
 }
 
-/** Empties the folder and removes it, again if files came meanwhile. */
-async function removeFolder(
-  refused: Refused,
-  emptyIt: (folder: Descriptor) => Promise<void>,
-): Promise<void> {
+/** Empties the folder and removes it, again if files came meanwhile. above: the folder that contains it. */
+async function removeFolder(refused: Refused, above?: Folder): Promise<void> {
+  const { path } = refused;
+  const depth = above === undefined ? 0 : above.depth + 1;
   for (let round = 1; ; round++) {
     try {
-      using folder = await openFolder(refused);
-      await emptyIt(folder);
+      using at = await openFolder(refused);
+      await empty({ at, top: above?.top ?? at, depth, path });
       return await rmdir(refused.at);
     } catch (error) {
       if (errnoOf(error) === "ENOENT") return;
-      const isLast = errnoOf(error) !== "ENOTEMPTY" || round === roundsMax;
-      if (isLast) throw stays(refused.path, error);
+      if (errnoOf(error) !== "ENOTEMPTY" || round === roundsMax) throw stays(path, error);
     }
   }
 }
@@ -136,18 +133,15 @@ async function empty(folder: Folder): Promise<void> {
   if (failures.length > 0) throw failures[0] as Error;
 }
 
-async function removeInner({ top, depth }: Folder, inner: Refused): Promise<void> {
-  const { path } = inner;
-  if (depth < depthMax) {
-    const emptyIt = (at: Descriptor) => empty({ at, top, depth: depth + 1, path });
-    return await removeFolder(inner, emptyIt);
-  }
+async function removeInner(folder: Folder, inner: Refused): Promise<void> {
+  if (folder.depth < depthMax) return await removeFolder(inner, folder);
   try {
     using _ = await openFolder(inner);
     // The top is listed again, since it is not empty now.
-    await rename(inner.at, inside(top, Buffer.from(`deep-${randomBytes(8).toString("hex")}`)));
+    const above = Buffer.from(`deep-${randomBytes(8).toString("hex")}`);
+    await rename(inner.at, inside(folder.top, above));
   } catch (error) {
-    if (errnoOf(error) !== "ENOENT") throw stays(path, error);
+    if (errnoOf(error) !== "ENOENT") throw stays(inner.path, error);
   }
 }
 

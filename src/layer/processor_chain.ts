@@ -21,7 +21,7 @@ const stderrBytesMax = 2048;
 const pipeBytes = 1 << 20;
 /** Time for a program to exit after it closed its output. */
 const exitMs = 10_000;
-/** Time after its exit for the rest of its stderr to arrive. */
+/** Time after its exit for the stderr of its children, which may keep it open for ever. */
 const drainMs = 100;
 
 /** The running programs of one layer; they start before the chroot, which does not contain them. */
@@ -217,16 +217,25 @@ class Program {
         resolve();
       });
     });
-    // A child of the program may keep its stderr open for ever.
     this.ended = exited
       .then(() => Promise.race([collected, sleep(drainMs)]))
+      .then(() => this.#takeRest(stderrStream))
       .finally(() => stderrStream.close());
   }
 
   async #collect(stderr: ByteStream): Promise<void> {
-    for await (const chunk of stderr.chunks()) {
-      this.#stderr = clipStart(this.#stderr + chunk.toString("utf8"), stderrBytesMax);
-    }
+    for await (const chunk of stderr.chunks()) this.#keep(chunk);
+  }
+
+  /** Reads what the pipe holds: on a busy node the poller may not have told of it yet. */
+  #takeRest(stderr: ByteStream): void {
+    const rest = Buffer.allocUnsafeSlow(pipeBytes);
+    const count = stderr.readNow(rest);
+    if (count > 0) this.#keep(rest.subarray(0, count));
+  }
+
+  #keep(chunk: Buffer): void {
+    this.#stderr = clipStart(this.#stderr + chunk.toString("utf8"), stderrBytesMax);
   }
 
   get said(): string {

@@ -38,12 +38,12 @@ export function attach(context: Context, request: cri.AttachRequest): cri.Attach
   return { url: context.streams.attach(session) };
 }
 
-/** The streams of a container close a moment before its exit is committed. */
-const commitMs = 5_000;
+/** The streams of a container close a moment before its exit is committed; a busy disk delays that. */
+const commitMs = 10_000;
 
-async function exitCommitted(context: Context, id: string): Promise<void> {
-  if (context.containers.find(id)?.phase.phase !== "running") return;
-  await context.exits.wait(id, commitMs);
+async function exitCommitted(context: Context, id: string): Promise<boolean> {
+  if (context.containers.find(id)?.phase.phase !== "running") return true;
+  return await context.exits.wait(id, commitMs);
 }
 
 /** @throws CriError NOT_FOUND, or FAILED_PRECONDITION if the sandbox is not ready. */

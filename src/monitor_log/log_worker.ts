@@ -134,7 +134,7 @@ function stepSinks(): boolean {
  */
 function stepLogEnd(id: string, { log, end }: { log: ContainerLog; end: End }): void {
   const now = performance.now();
-  if (log.hasWriter && now < end.copiedUntil) return;
+  if (log.hasWriter && now < Math.min(end.copiedUntil, end.deadline)) return;
   const late = now > end.deadline;
   const drained = !log.blocked && log.inputs.every((input) => inputs.drain(input)) && !log.blocked;
   const written = drained && log.writeRest();
@@ -239,8 +239,10 @@ function wake(log: ContainerLog): void {
 
 /** Retries unfinished work; true when some is still unfinished. */
 function step(): boolean {
-  for (const { log } of logs.values()) {
+  for (const { log, end } of logs.values()) {
     if (!log.blocked) continue;
+    // A shim goes on only when there is room again.
+    if (end !== undefined && end.copiedUntil > 0) end.copiedUntil = performance.now() + copyMs;
     log.retry();
     wake(log);
   }

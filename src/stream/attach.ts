@@ -1,6 +1,7 @@
 // Serves Attach: connects a client to a container's own streams. New output comes from the monitor's log
 // worker (tap.ts); input goes straight into the container's stdin or terminal, or into the FIFO from which a
 // shim feeds its terminal. The container outlives the client.
+import { setTimeout as sleep } from "node:timers/promises";
 import { messageOf } from "../base/errors.ts";
 import { openStdin } from "../monitor_client/stdio_keepalive.ts";
 import { ByteStream } from "../sys/byte_stream.ts";
@@ -18,10 +19,21 @@ export type AttachSession = {
   byShim: boolean;
   /** The container's stdin ends with the first client's. */
   stdinOnce: boolean;
-  /** Resolves once the exit is committed, so that a client whose stream ends can query the exit code. */
-  exited: () => Promise<void>;
+  /**
+   * Waits until the exit is committed, so that a client whose stream ends can query the exit code. False: the container
+   * runs on.
+   */
+  exited: () => Promise<boolean>;
   wanted: WantedStreams;
 };
+
+type Client = { channels: Channels; input: ByteStream | undefined };
+
+/** Time for a disconnect to be noticed, after a write to the client has failed. */
+const hangupMs = 1_000;
+/** A container that takes none of its input for so long does not get what a client that has left had sent. */
+const stuckMs = 10_000;
+const lookMs = 250;
 
 /** Returns when the container ends, the client disconnects, or its stdin ends. */
 export async function serveAttach(
@@ -42,17 +54,41 @@ export async function serveAttach(
       const resize = session.byShim
         ? resizeByShim(parts.monitor, { id, key: "" })
         : resizeTerminal(input!);
-      followSizes(channels, resize).catch(() => {}); // the terminal is closed
+      followSizes(channels, resize).catch(() => {}); // the client broke the protocol
     }
+    const left = aborted(hangup);
     const copies = names.map((name) =>
       copyOutput(fifos.streams[name]!, (bytes) => channels.write(name, bytes)),
     );
-    const ended = Promise.all(copies).then(() => session.exited());
-    await Promise.race([ended, clientDone(parts, session, { channels, input, hangup })]);
+    const outputEnds = Promise.all(copies)
+      .then(() => session.exited())
+      .catch(async (error: unknown) => {
+        await Promise.race([left, sleep(hangupMs)]);
+        if (!hangup.aborted) throw error;
+        return true;
+      });
+    const taken = takeInput(parts, session, { channels, input });
+    // Output in response to the input may follow.
+    const inputEnds = taken.then(({ detaches }) => (detaches ? undefined : left));
+    const isOver = await Promise.race([outputEnds, inputEnds.then(() => true), left]);
+    if (hangup.aborted) {
+      fifos[Symbol.dispose](); // the container does not wait for this client any more
+      await untilTaken(taken, input);
+    } else if (isOver === false) {
+      const hint = "it took none for 10 s, or the monitor was replaced; the container runs on";
+      return { error: `the output of container ${id} to this client broke off: ${hint}` };
+    }
     return { exitCode: 0 };
   } catch (error) {
     return { error: messageOf(error) };
   }
+}
+
+function aborted(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) resolve();
+    signal.addEventListener("abort", () => resolve(), { once: true });
+  });
 }
 
 /** Opens the container's stdin or terminal; undefined: the container takes no input. */
@@ -66,27 +102,30 @@ async function openInput(
 }
 
 /**
- * Resolves when the client has disconnected or, as in containerd, half-closed its stdin. With stdinOnce the
- * end of its stdin closes the container's instead, and the client keeps receiving output.
+ * Sends the client's stdin to the container. Its end detaches the client, as in containerd; with stdinOnce it closes the
+ * container's stdin instead, and the client keeps receiving output.
  */
-async function clientDone(
+async function takeInput(
   { monitor }: StreamParts,
   { containerId, stdinOnce, wanted }: AttachSession,
-  client: { channels: Channels; input: ByteStream | undefined; hangup: AbortSignal },
-): Promise<void> {
-  const { channels, input, hangup } = client;
-  const disconnected = new Promise<void>((resolve) => {
-    if (hangup.aborted) resolve();
-    hangup.addEventListener("abort", () => resolve(), { once: true });
-  });
-  const done = wanted.stdin
-    ? await Promise.race([feed(channels.stdin, input), disconnected])
-    : "unread";
-  if (stdinOnce && wanted.stdin && !wanted.tty) {
-    input?.close();
-    await monitor.closeStdin(containerId);
-  } else if (done === "ended") return;
-  await disconnected; // output in response to the input may follow
+  { channels, input }: Client,
+): Promise<{ detaches: boolean }> {
+  if (!wanted.stdin) return { detaches: false };
+  const end = await feed(channels.stdin, input);
+  if (!stdinOnce || wanted.tty) return { detaches: end === "ended" };
+  input?.close();
+  await monitor.closeStdin(containerId);
+  return { detaches: false };
+}
+
+/** Waits for what the client had sent before it disconnected; it gets lost if the container is stuck. */
+async function untilTaken(taken: Promise<unknown>, input: ByteStream | undefined): Promise<void> {
+  const begin = performance.now();
+  const timer = setInterval(() => {
+    const waitedMs = Math.min(performance.now() - begin, input?.idleMs ?? Infinity);
+    if (waitedMs >= stuckMs) input?.close();
+  }, lookMs);
+  await taken.finally(() => clearInterval(timer));
 }
 
 /** unread: the container closed its stdin, which does not end the client. */

@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { ByteStream } from "../sys/byte_stream.ts";
 
-/** After the process's exit, the wait for output of children that keep the stream open. */
+/** After the process's exit, the time for which to wait for output of children that keep the stream open. */
 export const lingerMs = 100;
 /** The same where a shim copies the output, which may lag behind the exit. */
 export const shimLingerMs = 2_000;
@@ -11,31 +11,55 @@ const chunkBytes = 256 << 10;
 const spare: Buffer[] = [];
 const spareMax = 4;
 
+type End = { exited: Promise<unknown>; lingerMs: number };
+
 /**
- * Copies until the source ends, or is empty lingerMs after `exited` where `end` is given. Reads nothing while `write`
- * waits for a slow client (backpressure).
+ * Copies until the source ends or, where `end` is given, until it has waited for lingerMs after `exited` and there is
+ * nothing to read. Reads nothing while `write` waits for a slow client (backpressure), which does not count as waiting.
  */
 export async function copyOutput(
   source: ByteStream,
   write: (bytes: Uint8Array) => Promise<void>,
-  end?: { exited: Promise<unknown>; lingerMs: number },
+  end?: End,
 ): Promise<void> {
-  let late = false;
-  const lastCall = end?.exited
-    .catch(() => {}) // reported by its other awaiters
-    .then(() => sleep(end.lingerMs))
-    .then(() => (late = true));
+  const linger = end === undefined ? undefined : new Linger(end);
   for (;;) {
-    const wasLate = late;
+    const isLast = linger?.isOver === true;
     const state = await copyNow(source, write);
-    if (state === "end" || (state === "empty" && wasLate)) return;
-    if (state === "empty") {
-      await (lastCall === undefined
-        ? source.readable()
-        : Promise.race([source.readable(), lastCall]));
-    } else {
-      await new Promise((resolve) => setImmediate(resolve)); // lets other calls run
+    if (state === "end" || (state === "empty" && isLast)) return;
+    if (state === "more") await new Promise((resolve) => setImmediate(resolve)); // lets other calls run
+    else if (linger === undefined) await source.readable();
+    else await linger.wait(source);
+  }
+}
+
+/** Bounds the time that is spent in waiting for input after an exit. */
+class Linger {
+  readonly #exited: Promise<unknown>;
+  #hasExited = false;
+  #leftMs: number;
+
+  constructor({ exited, lingerMs }: End) {
+    this.#leftMs = lingerMs;
+    // A failure is reported by its other awaiters.
+    this.#exited = exited.catch(() => {}).then(() => (this.#hasExited = true));
+  }
+
+  get isOver(): boolean {
+    return this.#hasExited && this.#leftMs <= 0;
+  }
+
+  async wait(source: ByteStream): Promise<void> {
+    if (!this.#hasExited) {
+      await Promise.race([source.readable(), this.#exited]);
+      return;
     }
+    const begin = performance.now();
+    const enough = new AbortController();
+    const late = sleep(this.#leftMs, undefined, enough).catch(() => {});
+    await Promise.race([source.readable(), late]);
+    enough.abort();
+    this.#leftMs -= performance.now() - begin;
   }
 }
 

@@ -39,7 +39,7 @@ export async function serveExec(
     const exited = waitExec(parts.monitor, exec).finally(() => (hasExited = true));
     exited.catch(() => {}); // reported by its other awaiters
     io.started();
-    // The terminal is closed, or its shim has ended.
+    // The client broke the protocol.
     if (session.wanted.tty) followSizes(channels, (size) => io.resize(size)).catch(() => {});
     return await copyStreams(io, channels, {
       exited,

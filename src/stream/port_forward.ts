@@ -12,6 +12,8 @@ import { copyOutput } from "./copy_output.ts";
 const connectMs = 10_000;
 /** How long the other side may finish after one side has ended. */
 const lingerMs = 1_000;
+/** A port that takes nothing for so long does not get the rest of what a client that has left had sent. */
+const stuckMs = 10_000;
 
 /** A client's end of one connection. */
 export type ForwardClient = {
@@ -43,7 +45,7 @@ export const localhost = ["127.0.0.1", "::1"];
 export async function forward(client: ForwardClient, target: ForwardTarget): Promise<void> {
   using socket = await connectOrFail(client, target);
   if (socket === undefined) return;
-  const progress = { lastMs: performance.now() };
+  const progress = { lastMs: performance.now(), isDone: false };
   using _ = closeAfter(client, socket, progress);
   const sent = upload(client, socket, progress);
   try {
@@ -79,10 +81,17 @@ async function download(client: ForwardClient, bytes: Uint8Array): Promise<void>
   }
 }
 
+type Progress = {
+  /** Time of the last bytes that the port took. */
+  lastMs: number;
+  /** It has everything. */
+  isDone: boolean;
+};
+
 async function upload(
   client: ForwardClient,
   socket: ByteStream,
-  progress: { lastMs: number },
+  progress: Progress,
 ): Promise<void> {
   try {
     for await (const chunk of client.chunks()) {
@@ -93,19 +102,17 @@ async function upload(
   } catch {
     // The port closed its receiving side; its output is still copied.
   }
+  progress.isDone = true;
 }
 
-/** After a disconnect, closes the socket once the upload has made no progress for lingerMs. */
-function closeAfter(
-  { hangup }: ForwardClient,
-  socket: ByteStream,
-  progress: { lastMs: number },
-): Disposable {
+/** After a disconnect, closes the socket once the port has what the client sent, or takes nothing of it. */
+function closeAfter({ hangup }: ForwardClient, socket: ByteStream, progress: Progress): Disposable {
   let timer: ReturnType<typeof setInterval> | undefined;
   const begin = () => {
     progress.lastMs = performance.now();
     timer = setInterval(() => {
-      if (performance.now() - progress.lastMs >= lingerMs) socket.close();
+      const limitMs = progress.isDone ? lingerMs : stuckMs;
+      if (performance.now() - progress.lastMs >= limitMs) socket.close();
     }, lingerMs / 4);
   };
   if (hangup.aborted) begin();

@@ -11,10 +11,16 @@ import { domainOf, familyOf, hostPort, socketAddress, type Family } from "./sock
 const SOCK_STREAM = 1;
 const IPPROTO_TCP = 6;
 const TCP_NODELAY = 1;
+const TCP_NOTSENT_LOWAT = 25;
 const SOL_SOCKET = 1;
 const SO_REUSEADDR = 2;
 const SO_ERROR = 4;
 const SHUT_WR = 1;
+/**
+ * Unsent bytes that a socket takes. The kernel's own limit is some megabytes, and it asks for more when a third of them is
+ * sent: a peer at 100 KB a second would seem to take nothing for 10 s.
+ */
+const unsentMax = 128 << 10;
 /** Backlog; the kernel bounds it by net.core.somaxconn. */
 const backlogMax = 4096;
 
@@ -50,7 +56,7 @@ export function accept({ fd: listener }: Descriptor): Descriptor | undefined {
     throw error;
   }
   try {
-    setOption(connection, IPPROTO_TCP, TCP_NODELAY);
+    forStreams(connection);
     return connection;
   } catch (error) {
     connection.close();
@@ -84,7 +90,7 @@ export async function connectTcp(
     const errno = new DataView(result.buffer).getInt32(0, true);
     if (errno !== 0) throw failure("connect", errno, subject);
   }
-  setOption(socket, IPPROTO_TCP, TCP_NODELAY);
+  forStreams(socket);
 }
 
 /** Half-closes a socket; the peer may go on sending. */
@@ -103,7 +109,12 @@ export function lacksFamily(error: unknown): boolean {
   return errno === EAFNOSUPPORT || errno === EADDRNOTAVAIL;
 }
 
-function setOption({ fd }: Descriptor, level: number, option: number): void {
-  const on = new Uint8Array(new Int32Array([1]).buffer);
-  check("setsockopt", `descriptor ${fd}`, fd, level, option, on, 4);
+function forStreams(socket: Descriptor): void {
+  setOption(socket, IPPROTO_TCP, TCP_NODELAY);
+  setOption(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, unsentMax);
+}
+
+function setOption({ fd }: Descriptor, level: number, option: number, value = 1): void {
+  const bytes = new Uint8Array(new Int32Array([value]).buffer);
+  check("setsockopt", `descriptor ${fd}`, fd, level, option, bytes, bytes.length);
 }

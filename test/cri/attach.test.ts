@@ -1,13 +1,18 @@
 // Tests Attach: clients share a running container's standard streams, and disconnect at any time.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { createConnection, type Socket } from "node:net";
+import { runtime } from "../../src/proto/messages.js";
 import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure, keepsExits, testMs, until } from "../expect.ts";
+import { ByteStream } from "../../src/sys/byte_stream.ts";
+import { Poller } from "../../src/sys/poller.ts";
+import { connectTcp, tcpSocket } from "../../src/sys/tcp.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { lastBytes, logText } from "../log_text.ts";
 import { type Asked, converse, exitCodeIn, type Transport } from "../stream_client.ts";
 
+const { ContainerState } = runtime.v1;
 let daemon: Daemon;
 let pod: PodSandboxConfig;
 let podId: string;
@@ -33,17 +38,55 @@ async function logOf(id: string): Promise<string> {
   return logText(readFileSync((await daemon.status(id)).log_path, "utf8"));
 }
 
-/** A client that never reads. */
-function deaf(url: string): Socket {
-  const { hostname, port, pathname } = new URL(url);
-  const socket = createConnection(Number(port), hostname);
+/** A client that takes some 60 KB a second; its own socket, as the engine's read ahead. */
+async function slowClient(address: string): Promise<Disposable> {
+  const url = new URL(address);
+  const poller = new Poller();
+  const socket = new ByteStream(tcpSocket("IPv4"), poller);
+  const port = Number(url.port);
+  const to = { address: url.hostname, port, poller, signal: AbortSignal.timeout(60_000) };
+  await connectTcp(socket.descriptor, to);
+  await socket.send(upgradeRequest(url));
+  const take = async () => {
+    const buffer = Buffer.alloc(60_000);
+    while ((await socket.read(buffer)) > 0) await Bun.sleep(1_000);
+  };
+  take().catch(() => {});
+  return {
+    [Symbol.dispose]: () => {
+      socket.close();
+      poller[Symbol.dispose]();
+    },
+  };
+}
+
+/** The files that a process has open. */
+function filesOf(pid: number): string[] {
+  return readdirSync(`/proc/${pid}/fd`).flatMap((fd) => {
+    try {
+      return [readlinkSync(`/proc/${pid}/fd/${fd}`)];
+    } catch {
+      return []; // closed meanwhile
+    }
+  });
+}
+
+/** A client that never reads, unless it is resumed. */
+function rawClient(address: string): Socket {
+  const url = new URL(address);
+  const to = { host: url.hostname, port: Number(url.port), allowHalfOpen: true };
+  const socket = createConnection(to);
   socket.pause();
-  socket.write(
+  socket.write(upgradeRequest(url));
+  return socket;
+}
+
+function upgradeRequest({ pathname }: URL): Buffer {
+  return Buffer.from(
     `GET ${pathname} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n` +
       "Sec-WebSocket-Key: aaaaaaaaaaaaaaaaaaaaaa==\r\nSec-WebSocket-Version: 13\r\n" +
       "Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n",
   );
-  return socket;
 }
 
 /** A shell that executes its input. */
@@ -152,6 +195,56 @@ test("with stdin_once the container's input ends with the first client's, and st
   later.vanish();
 });
 
+/** A final WebSocket frame of a client, masked with zeros. */
+function frame(opcode: number, payload: Buffer): Buffer {
+  const head = Buffer.alloc(14);
+  head.set([0x80 | opcode, 0x80 | 127]);
+  head.writeBigUInt64BE(BigInt(payload.length), 2);
+  return Buffer.concat([head, payload]);
+}
+
+describe.each(["a CLOSE frame", "the end of its connection"])(
+  "what a client sends before %s",
+  (end) => {
+    test.each([
+      [200_000, "wc -c"],
+      [5_000_000, "sleep 1; wc -c"],
+    ])("gets to the container: %i bytes to `%s`", async (bytes, command) => {
+      const id = await run(command, { stdin_once: true });
+      const { url } = await daemon.client.Attach({ container_id: id, stdin: true, stdout: true });
+      const socket = rawClient(url).resume();
+      socket.write(frame(2, Buffer.concat([Buffer.of(0), Buffer.alloc(bytes, "x")])));
+      if (end === "a CLOSE frame") socket.write(frame(8, Buffer.of(1000 >> 8, 1000 & 255)));
+      socket.end();
+      expect((await daemon.exited(id)).exitCode).toBe(0);
+      expect(await logOf(id)).toBe(`${bytes}\n`);
+      socket.destroy();
+    });
+  },
+);
+
+test("a client that left, and whose input the container does not read, keeps nothing open", async () => {
+  const id = await run("sleep 600");
+  const held = () => filesOf(daemon.pid).filter((path) => path.includes(id)).length;
+  const before = held();
+  const talk = await attach(id, { stdin: true, stdout: true });
+  talk.type(Buffer.alloc(5_000_000)).catch(() => {});
+  await until("its input is open", () => held() > before);
+  talk.vanish();
+  await until("its input is closed", () => held() === before);
+});
+
+test("a client whose output breaks off while the container runs on is told so", async () => {
+  const id = await run("while sleep 0.1; do date; done");
+  const talk = await attach(id, { stdout: true });
+  await talk.hears(":");
+  for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
+  const { status, message } = JSON.parse((await talk.end).status) as Record<string, string>;
+  expect(status).toBe("Failure");
+  expect(message).toMatch(/output of container .* broke off: .*the container runs on/);
+  expect((await daemon.status(id)).state).toBe(ContainerState.CONTAINER_RUNNING);
+});
+
 test("a container's stdin survives restarts of daemon and monitor", async () => {
   const id = await run(shell);
   await daemon.restart("SIGKILL");
@@ -175,24 +268,32 @@ test("a client that reads slowly gets every byte, and so does the log", async ()
 });
 
 test(
-  "a client that never reads is disconnected: the container runs on, other clients never wait",
+  "a client that never reads is disconnected, one that reads slowly is not: the container runs on, other clients never wait",
   async () => {
     const id = await run("read line; seq 3000000; echo end; sleep 600");
     const other = await run("while sleep 0.1; do date; done");
+    const slow = await run("read line; seq 3000000; echo end; sleep 600");
+    const { url: slowUrl } = await daemon.client.Attach({ container_id: slow, stdout: true });
+    using _ = await slowClient(slowUrl);
     const { url } = await daemon.client.Attach({ container_id: id, ...all });
-    const socket = deaf(url);
+    const socket = rawClient(url);
     await Bun.sleep(500);
     const typing = await attach(id, { stdin: true });
     await typing.type("go\n");
+    const typingSlow = await attach(slow, { stdin: true });
+    await typingSlow.type("go\n");
     await Bun.sleep(1000);
     const before = (await logOf(other)).length;
     await Bun.sleep(1000);
     expect((await logOf(other)).length).toBeGreaterThan(before);
     const { log_path: log } = await daemon.status(id);
     await until("the log is complete", () => lastBytes(log, 7) === " F end\n");
-    expect(await logOf(id)).toEndWith("3000000\nend\n");
+    await Bun.sleep(10_000);
+    expect(lastBytes((await daemon.status(slow)).log_path, 7)).not.toBe(" F end\n");
+    expect(lastBytes(log, 200)).toMatch(/ F 3000000\n\S+ stdout F end\n$/);
     socket.destroy();
     typing.vanish();
+    typingSlow.vanish();
   },
   testMs(120_000),
 );
@@ -201,7 +302,7 @@ test("a client that never reads delays no exit", async () => {
   const id = await run("read line; seq 200000; exit 9");
   const talk = await attach(id, { stdin: true });
   const { url } = await daemon.client.Attach({ container_id: id, stdout: true });
-  const socket = deaf(url);
+  const socket = rawClient(url);
   await Bun.sleep(300);
   await talk.type("go\n");
   expect((await daemon.exited(id, 20_000)).exitCode).toBe(9);

@@ -107,7 +107,10 @@ describe.each(protocols)("over WebSocket by %j", (protocol) => {
     expect(client.bytesOf(2).subarray(2).toString()).toBe("late");
   });
 
-  test("all that was sent before the client closed gets to a port that reads slowly", async () => {
+  test.each([
+    ["that reads slowly", 0, 5],
+    ["that is busy for three seconds", 3_000, 0],
+  ])("all that was sent before the client closed gets to a port %s", async (_, busyMs, restMs) => {
     const came: Buffer[] = [];
     let ended = false;
     using slow = await serve((socket) => {
@@ -115,7 +118,7 @@ describe.each(protocols)("over WebSocket by %j", (protocol) => {
       socket.on("data", (chunk) => {
         came.push(chunk);
         socket.pause();
-        setTimeout(() => socket.resume(), 5);
+        setTimeout(() => socket.resume(), came.length === 1 ? busyMs : restMs);
       });
       socket.once("end", () => (ended = true));
     });

@@ -1,12 +1,15 @@
 // Tests the end of output that a shim copies: it goes on after the container's exit, until the shim closes it.
 import { afterAll, describe, expect, test } from "bun:test";
+import { execFileSync } from "node:child_process";
 import {
   closeSync,
   constants,
+  mkdirSync,
   mkdtempSync,
   openSync,
   readFileSync,
   rmSync,
+  writeFileSync,
   writeSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
@@ -55,6 +58,25 @@ describe("the log of a container whose shim copies its output", () => {
     closeSync(shim);
     expect(await ended).toBe(0);
     expect(text()).toBe("F early\nF late\nP half\n");
+  });
+
+  test("has all that the shim writes once a full disk has room again, though the exit is long past", async () => {
+    const small = join(dir, "small");
+    mkdirSync(small);
+    execFileSync("mount", ["-t", "tmpfs", "-o", "size=64k", "tmpfs", small]);
+    using _ = { [Symbol.dispose]: () => execFileSync("umount", ["-l", small]) };
+    writeFileSync(join(small, "filler"), Buffer.alloc(56 << 10));
+    const { keeper, shim, text } = await startLog("small/full");
+    writeSync(shim, `${"x".repeat(8_000)}\n`.repeat(2));
+    keeper.close();
+    const ended = workers.end("small/full", true);
+    await sleep(2_500);
+    rmSync(join(small, "filler"));
+    await sleep(200);
+    writeSync(shim, "last\n");
+    closeSync(shim);
+    expect(await ended).toBe(0);
+    expect(text()).toEndWith("x\nF last\n");
   });
 
   test("ends 2 s after the exit even if the shim keeps its stream open", async () => {

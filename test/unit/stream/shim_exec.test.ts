@@ -121,6 +121,41 @@ test("output that the shim copies after the exit is delivered", async () => {
   expect([outcome, heard]).toEqual([{ exitCode: 3 }, ["stdout late"]]);
 });
 
+test("output that a shim holds while the client is slow is delivered, though the exit is long past", async () => {
+  const total = 512 << 10;
+  const { monitor } = monitorOf(({ stdout }) => {
+    const out = openSync(stdout, constants.O_RDWR | constants.O_NONBLOCK);
+    const copy = async () => {
+      for (let left = total; left > 0; await Bun.sleep(5)) left -= writeNow(out, left);
+      closeSync(out);
+    };
+    copy().catch(() => {});
+    return { exited: Promise.resolve(0) };
+  });
+  const { channels } = client([]);
+  let received = 0;
+  channels.write = async (_, bytes) => {
+    if (received === 0) await Bun.sleep(2_500);
+    received += bytes.length;
+  };
+  expect(await serve(monitor, channels, { stdout: true })).toEqual({ exitCode: 0 });
+  expect(received).toBe(total);
+});
+
+test("a child that goes on writing does not keep a shim's exec", async () => {
+  const { monitor } = monitorOf(({ stdout }) => {
+    const out = openSync(stdout, constants.O_RDWR | constants.O_NONBLOCK);
+    const chat = setInterval(() => writeSync(out, "tick\n"), 20);
+    setTimeout(() => (clearInterval(chat), closeSync(out)), 30_000);
+    return { exited: Promise.resolve(0) };
+  });
+  const { channels, heard } = client([]);
+  const begin = performance.now();
+  expect(await serve(monitor, channels, { stdout: true })).toEqual({ exitCode: 0 });
+  expect(performance.now() - begin).toBeLessThan(20_000);
+  expect(heard.length).toBeGreaterThan(5);
+});
+
 test("a shim's terminal has FIFOs, and the shim sets its size", async () => {
   const resized = (all: Calls) => all.filter(([name]) => name === "task");
   const { monitor, calls } = monitorOf(({ stdin, stdout }) => {
@@ -153,6 +188,35 @@ test("a shim's terminal has FIFOs, and the shim sets its size", async () => {
   expect(calls.some(([name]) => name === "closeStdin")).toBeFalse();
 });
 
+test("a size that the shim fails to set does not end the following of sizes", async () => {
+  const { monitor, calls } = monitorOf(({ stdout }) => {
+    const output = openSync(stdout, "r+");
+    const run = async () => {
+      while (calls.filter(([name]) => name === "task").length < 2) await Bun.sleep(1);
+      closeSync(output);
+      return 0;
+    };
+    return { exited: run() };
+  });
+  const call = monitor.call.bind(monitor);
+  let failures = 0;
+  monitor.call = async (...request: Parameters<typeof call>) => {
+    const done = await call(...request);
+    if (request[0] !== "task" || failures++ > 0) return done;
+    throw new CriError("DEADLINE_EXCEEDED", "the shim is busy");
+  };
+  const { channels } = client(
+    [],
+    [
+      [80, 24],
+      [132, 50],
+    ],
+  );
+  const wanted = { stdin: true, stdout: true, tty: true };
+  expect(await serve(monitor, channels, wanted)).toEqual({ exitCode: 0 });
+  expect(failures).toBe(2);
+});
+
 test("the next monitor gets what it needs to end the exec of one that died", async () => {
   const { monitor, calls } = monitorOf(({ stdout }) => {
     closeSync(openSync(stdout, "r+"));
@@ -164,6 +228,16 @@ test("the next monitor gets what it needs to end the exec of one that died", asy
   const ended = calls.find(([name]) => name === "endExec");
   expect(ended?.[1]).toEqual({ id: "c", key, pid: 1, pidStartTime: "2" });
 });
+
+/** Writes as much of the count as there is room for; returns how much. */
+function writeNow(writer: number, count: number): number {
+  try {
+    return writeSync(writer, Buffer.alloc(Math.min(count, 64 << 10), "x"));
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "EAGAIN") return 0;
+    throw error;
+  }
+}
 
 function readAllNow(reader: number): string {
   const bytes = Buffer.alloc(1024);

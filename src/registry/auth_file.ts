@@ -2,14 +2,15 @@
 // themselves.
 import { jsonText } from "../base/json.ts";
 import type { Credentials } from "./credentials.ts";
-import { hostOf } from "./http_request.ts";
+import { credentialsName } from "./endpoint.ts";
 import type { PullSession } from "./pull_session.ts";
 
 /** Returns { auths: { HOST: … } } as text; undefined where no upstream has credentials. */
 export function authFileText({ domain, upstreams }: PullSession): string | undefined {
-  const auths = upstreams.flatMap(({ isOrigin, url, auth: { credentials } }) => {
+  const auths = upstreams.flatMap((upstream) => {
+    const { credentials } = upstream.auth;
     if (credentials === undefined) return [];
-    return [[isOrigin ? serverName(domain) : hostOf(url), entryOf(credentials)] as const];
+    return [[serverName(credentialsName(upstream, domain)), entryOf(credentials)] as const];
   });
   return auths.length === 0 ? undefined : jsonText({ auths: Object.fromEntries(auths) });
 }

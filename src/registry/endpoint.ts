@@ -6,7 +6,7 @@ import { CriError } from "../base/errors.ts";
 export type Endpoint = {
   /** Prefix of /REPOSITORY/manifests/…; usually ends in /v2, never in a slash. */
   url: string;
-  /** The registry itself, not a mirror: credentials for the registry are sent only to it. */
+  /** The registry itself, not a mirror. */
   isOrigin: boolean;
   /** Serves blobs, and manifests by digest. */
   canPull: boolean;
@@ -35,9 +35,21 @@ export type Tls = {
 /** Registries whose host is not their domain. */
 export const defaultHosts: Record<string, string> = { "docker.io": "registry-1.docker.io" };
 
-/** Tests whether a request to the host addresses the registry itself, not a mirror of it. */
-export function isOwnHost(domain: string, host: string): boolean {
-  return host === domain || host === defaultHosts[domain];
+/** Tests whether a URL addresses the registry's own host, by either scheme and with any path. */
+export function isOwnHost(domain: string, { protocol, host }: URL): boolean {
+  const names = [domain, defaultHosts[domain] ?? domain];
+  // Parsed, as URL drops the default port of its scheme.
+  return names.some((name) => URL.parse(`${protocol}//${name}`)?.host === host);
+}
+
+/** Returns the name of an endpoint's credentials: the registry's at its own host, else the mirror's host. */
+export function credentialsName({ isOrigin, url }: Endpoint, domain: string): string {
+  const address = new URL(url);
+  return isOrigin || isOwnHost(domain, address) ? domain : address.host;
+}
+
+export function withoutScheme(url: string): string {
+  return url.replace(/^https?:/, "");
 }
 
 /** @throws CriError FAILED_PRECONDITION prefixed with `where`, the setting that holds the address. */

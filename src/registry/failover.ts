@@ -1,5 +1,6 @@
 // Decides the retries of a pull: the next upstream and delay of a request, the reconnections of a transfer.
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
+import { withoutScheme } from "./endpoint.ts";
 import { hostOf, type TransferError } from "./http_request.ts";
 import type { PullSession, Upstream } from "./pull_session.ts";
 
@@ -112,7 +113,7 @@ export function withoutOtherSchemes(upstreams: Upstream[]): Upstream[] {
 }
 
 function isOtherScheme(a: string, b: string): boolean {
-  return a !== b && a.replace(/^https?:/, "") === b.replace(/^https?:/, "");
+  return a !== b && withoutScheme(a) === withoutScheme(b);
 }
 
 function weight({ isOrigin, isRegistry }: Upstream, { mayRetry }: TransferError): number {

@@ -5,7 +5,7 @@ import { parse as parseToml } from "smol-toml";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
 import { readTls, type CertificateFiles } from "./certificates.ts";
-import { registryUrl, type Endpoint, type Tls } from "./endpoint.ts";
+import { registryUrl, withoutScheme, type Endpoint, type Tls } from "./endpoint.ts";
 import { parseAs } from "../base/schema.ts";
 
 /** RFC 9110, 5.1 and 5.5: a line break in a value would begin another header. */
@@ -73,10 +73,13 @@ export async function endpointsOfHostsFile(parsed: HostsFile, o: HostsFolder): P
   }
   const added: Endpoint[] = [];
   for (const origin of await originsIn(parsed, o)) {
-    const same = endpoints.filter(({ url }) => url === origin.url);
+    // A registry without TLS may be listed although the default server has TLS.
+    const same = endpoints.filter(({ url }) => withoutScheme(url) === withoutScheme(origin.url));
     for (const endpoint of same) endpoint.isOrigin = true;
-    const { canPull, canResolve } = origin;
-    const isListed = same.some((one) => one.canPull >= canPull && one.canResolve >= canResolve);
+    const { url, canPull, canResolve } = origin;
+    const isListed = same.some(
+      (one) => one.url === url && one.canPull >= canPull && one.canResolve >= canResolve,
+    );
     if (!isListed) added.push(origin);
   }
   return [...endpoints, ...added].filter(({ canPull, canResolve }) => canPull || canResolve);

@@ -7,8 +7,7 @@ import {
   type ResolvedCredentials,
   type RegistryAuth,
 } from "./credentials.ts";
-import type { Endpoint } from "./endpoint.ts";
-import { hostOf } from "./http_request.ts";
+import { credentialsName, type Endpoint } from "./endpoint.ts";
 import type { Reference } from "./reference.ts";
 import { resolveEndpoints, type RegistryOptions } from "./resolve_endpoints.ts";
 
@@ -49,7 +48,7 @@ export async function openPullSession(
   const endpoints = await resolveEndpoints(ref.domain, options);
   const file = readAuthFile(options.authFile);
   const upstreamAt = async (endpoint: Endpoint): Promise<Upstream> => {
-    const host = endpoint.isOrigin ? ref.domain : hostOf(endpoint.url);
+    const host = credentialsName(endpoint, ref.domain);
     const lookup = { host, repository: ref.path, path: options.authFile, signal };
     const given = givenCredentials(endpoint, ref.domain, auth);
     return newUpstream(endpoint, given ?? (await nodeCredentials(file, lookup)));
@@ -76,7 +75,8 @@ export function givenCredentials(
   domain: string,
   auth: RegistryAuth | undefined,
 ): ResolvedCredentials | undefined {
-  if (!endpoint.isOrigin && !auth?.serverAddress) return undefined;
-  const credentials = credentialsFor(endpoint.isOrigin ? domain : hostOf(endpoint.url), auth);
+  const name = credentialsName(endpoint, domain);
+  if (name !== domain && !auth?.serverAddress) return undefined;
+  const credentials = credentialsFor(name, auth);
   return credentials && { credentials, from: "given with the pull" };
 }

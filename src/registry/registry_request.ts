@@ -41,7 +41,7 @@ export async function registryRequest(
   const { progressTimeoutMs: timeoutMs } = session;
   const url = new URL(`${upstream.url}/${session.repository}${path}`);
   // containerd's convention: a mirror of several registries reads the upstream registry from `ns`.
-  if (!isOwnHost(session.domain, url.host)) url.searchParams.set("ns", session.domain);
+  if (!isOwnHost(session.domain, url)) url.searchParams.set("ns", session.domain);
   await assertReachable(upstream, signal);
   for (let attempt = 0; ; attempt++) {
     const { authorization, tls } = upstream;

@@ -87,7 +87,7 @@ async function mirrorEndpoints(
 ): Promise<Endpoint[]> {
   const base = mirror.includes("://") ? mirror : `https://${mirror}`;
   const url = registryUrl(base, "registry-mirrors");
-  if (isOwnHost(domain, url.host)) return []; // the registry itself comes last anyway
+  if (isOwnHost(domain, url)) return []; // the registry itself comes last anyway
   // As in Docker, a mirror's certificates are in the folder named after the mirror.
   const folder = await configFolder(url.host, options.configPath);
   const tls = folder === undefined ? undefined : await dockerCertificates(folder);

@@ -7,6 +7,7 @@ import { createServer as createTlsServer, type Server as TlsServer } from "node:
 import { createServer, type Server } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import type { RegistryAuth } from "../../src/registry/credentials.ts";
 import type { RegistryOptions } from "../../src/registry/resolve_endpoints.ts";
 import { Authority } from "../certificates.ts";
 import { failure } from "../expect.ts";
@@ -51,9 +52,13 @@ async function listenWithTls(
   return paths;
 }
 
-async function pull(registry: Partial<RegistryOptions>, name = `${address}/a/b:1`) {
+async function pull(
+  registry: Partial<RegistryOptions>,
+  name = `${address}/a/b:1`,
+  auth?: RegistryAuth,
+) {
   await using fixture = await openFixture(registry);
-  return await fixture.store.pull(name, { signal: within() });
+  return await fixture.store.pull(name, { auth, signal: within() });
 }
 
 function hostsToml(text: string, host = address): string {
@@ -127,6 +132,25 @@ describe("an insecure registry of plain HTTP", () => {
     expect((await pull({ configPath }, "r.example/a/b:1")).id).toBe(image.config.digest);
     expect(paths).toEqual([]);
   });
+});
+
+test("the registry's plain address and cache in hosts.toml get its credentials", async () => {
+  const auth = { username: "user", password: "pa:ss" };
+  const basic = `Basic ${Buffer.from("user:pa:ss").toString("base64")}`;
+  plain.intercept = (request, response) => {
+    if (request.headers.authorization === basic) return false;
+    response.writeHead(401, { "www-authenticate": 'Basic realm="x"' }).end();
+    return true;
+  };
+  plain.put("cache/a/b", "2", image);
+  // Of a registry that is not on loopback, https is the default server.
+  const server = `server = "https://${address}"\n[host."http://${address}"]\n`;
+  const cache = `[host."http://${address}/v2/cache"]\noverride_path = true\n`;
+  const configPath = hostsToml(`${server}capabilities = ["resolve"]\n${cache}`);
+  expect((await pull({ configPath }, undefined, auth)).id).toBe(image.config.digest);
+  expect(plain.paths()).toContain(`/v2/cache/a/b/blobs/${image.config.digest}`);
+  const wrong = await failure(pull({ configPath }, undefined, { ...auth, password: "wrong" }));
+  expect(wrong.code).toBe("UNAUTHENTICATED");
 });
 
 describe("a registry that hosts.toml lists before a mirror", () => {

@@ -264,7 +264,11 @@ describe("the credentials of a pull", () => {
     const origin = upstream("https://registry-1.docker.io/v2", {
       auth: given({ username: "me", identityToken: "id" }),
     });
-    await verify({}, { session: pullSession([origin], { domain: "docker.io" }) });
+    const cache = upstream("https://registry-1.docker.io/v2/cache", {
+      ...origin,
+      isOrigin: false,
+    });
+    await verify({}, { session: pullSession([cache, origin], { domain: "docker.io" }) });
     const entry = { username: "me", identitytoken: "id" };
     expect(JSON.parse(seen("first"))).toEqual({ auths: { "https://index.docker.io/v1/": entry } });
   });

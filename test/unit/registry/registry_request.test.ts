@@ -268,6 +268,24 @@ describe("credentials given with a pull", () => {
     expect(given(mirror, "https://mirror.test")).toEqual(found);
   });
 
+  test.each<[domain: string, url: string, isOwn: boolean]>([
+    ["reg.test:5000", "http://reg.test:5000/v2", true],
+    ["reg.test", "https://reg.test/v2/cache", true],
+    ["reg.test:80", "http://reg.test/v2", true],
+    ["reg.test:443", "https://reg.test/v2", true],
+    ["docker.io", "https://registry-1.docker.io/v2/cache", true],
+    ["reg.test:5000", "http://reg.test:5001/v2", false],
+    ["reg.test", "http://reg.test:443/v2", false],
+    ["reg.test", "https://sub.reg.test/v2", false],
+    ["docker.io", "https://mirror.test/v2/docker.io", false],
+  ])("for %s go to %s, which hosts.toml lists beside the server: %p", (domain, url, isOwn) => {
+    const at = upstream(url, { isOrigin: false });
+    const found = { credentials: user, from: "given with the pull" };
+    expect(givenCredentials(at, domain, user)).toEqual(isOwn ? found : undefined);
+    const auth = { ...user, serverAddress: domain };
+    expect(givenCredentials(at, domain, auth)).toEqual(isOwn ? found : undefined);
+  });
+
   test("a session without mirrors has the registry only; undefined: it has no mirrors", () => {
     expect(withoutMirrors(pullSession([mirror, registry]))!.upstreams).toEqual([registry]);
     expect(withoutMirrors(pullSession([registry]))).toBeUndefined();

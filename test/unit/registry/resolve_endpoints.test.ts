@@ -165,6 +165,23 @@ skip_verify = true
     expect(partly.map(({ canResolve }) => canResolve)).toEqual([false, true]);
   });
 
+  test("recognizes the server at its plain address, and keeps the one with TLS", async () => {
+    const server = 'server = "https://p.example:5000"\n';
+    for (const [name, text] of [
+      ["p.example:5000", server],
+      ["q.example:5000", ""],
+    ] as const) {
+      const hosts = `[host."http://${name}"]\n[host."http://${name}/v2/cache"]\noverride_path = true`;
+      configure(name, { "hosts.toml": text + hosts });
+      const found = await resolveEndpoints(name, { ...registryOptions, configPath });
+      expect(found.map(({ url, isOrigin }) => [url, isOrigin])).toEqual([
+        [`http://${name}/v2`, true],
+        [`http://${name}/v2/cache`, false],
+        [`https://${name}/v2`, true],
+      ]);
+    }
+  });
+
   test("without a server line uses the registry as configured in daemon.json", async () => {
     configure("r.example", { "hosts.toml": '[header]\nX-A = "b"' });
     configure("127.0.0.1_5000_", { "hosts.toml": '[host."https://m.example"]' });

@@ -10,7 +10,7 @@ import { digestOf } from "../base/digest.ts";
 import { parseAs, parseJson } from "../base/schema.ts";
 import { manifestBytesMax } from "../registry/distribution.ts";
 import { configBytesMax, listOf, NoImage, parseIndex, type Descriptor } from "./manifest.ts";
-import { hostPlatform, isArchitecture } from "./platform.ts";
+import { architectureOf, hostPlatforms } from "./platform.ts";
 import type { LayerDescriptor } from "../layer/processor_choice.ts";
 import { nameOrNone } from "../registry/reference.ts";
 import { type TarHeader, TarReader } from "../layer/tar_reader.ts";
@@ -161,11 +161,14 @@ async function readOci(path: string, index: Place, lookup: Lookup): Promise<Arch
   const { manifests } = parseIndex(await readPlace(index, manifestBytesMax, what), what);
   const images = new Map<string, ArchiveImage>();
   let notAnImage: NoImage | undefined;
+  const platforms = hostPlatforms();
+  const stated = new Set(manifests.map(({ platform }) => architectureOf(platform)));
+  const best = platforms.find(({ architecture }) => stated.has(architecture))?.architecture;
   for (const entry of manifests) {
+    // An archive of several platforms need not hold all of them.
+    if (!["", best].includes(architectureOf(entry.platform))) continue;
     try {
       const image = images.get(entry.digest) ?? (await ociImage(path, entry, lookup));
-      // An archive of several platforms need not hold all of them.
-      if (image === undefined) continue;
       addName(image, entry);
       images.set(entry.digest, image);
       assertConfigs(path, images.values());
@@ -177,7 +180,7 @@ async function readOci(path: string, index: Place, lookup: Lookup): Promise<Arch
   }
   if (images.size > 0) return [...images.values()];
   if (notAnImage !== undefined) throw notAnImage;
-  const { architecture } = hostPlatform();
+  const { architecture } = platforms[0]!;
   throw new CriError("NOT_FOUND", `${path} holds no image for linux/${architecture}`);
 }
 
@@ -193,8 +196,6 @@ function addName({ names, tags }: ArchiveImage, { annotations }: Descriptor): vo
 }
 
 async function ociImage(path: string, entry: Descriptor, lookup: Lookup) {
-  const { platform } = entry;
-  if (platform?.architecture && !isArchitecture(platform, hostPlatform())) return undefined;
   const blob = async (digest: string, bytesMax: number) => {
     const place = await lookup(blobName(digest));
     if (place === undefined) throw new CriError("NOT_FOUND", `${path} has no blob ${digest}`);

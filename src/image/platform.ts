@@ -1,4 +1,4 @@
-// Detects this machine's platform and chooses the best match for it.
+// Detects the platforms whose programs this machine runs, and chooses the best match for them.
 import { readFileSync } from "node:fs";
 
 export type Platform = { architecture: string; variants: string[] };
@@ -19,21 +19,32 @@ function cpuFlags(): ReadonlySet<string> {
   return cached;
 }
 
-/** Returns the architecture in the spelling of image configs, and its variants, best first. */
-export function hostPlatform(arch: string = process.arch, flags = cpuFlags()): Platform {
+const arm: Platform = { architecture: "arm", variants: ["v7", "v6", "v5", ""] };
+
+/**
+ * Returns architectures in the spelling of image configs, best first: this machine's, then, as in containerd's
+ * platforms.Only, the one of 32 bits whose programs most of its kind run, too. A machine that does not fails to start the container.
+ */
+export function hostPlatforms(arch: string = process.arch, flags = cpuFlags()): Platform[] {
   switch (arch) {
     case "x64": {
       const unsupported = amd64Levels.findIndex((level) => !level.every((flag) => flags.has(flag)));
       const level = unsupported < 0 ? amd64Levels.length + 1 : unsupported + 1;
       const better = Array.from({ length: level - 1 }, (_, i) => `v${level - i}`);
-      return { architecture: "amd64", variants: [...better, "", "v1"] };
+      return [
+        { architecture: "amd64", variants: [...better, "", "v1"] },
+        { architecture: "386", variants: [""] },
+      ];
     }
     case "arm64":
-      return { architecture: "arm64", variants: ["v8", ""] };
+      return [
+        { architecture: "arm64", variants: ["v8", ""] },
+        { ...arm, variants: ["v8", ...arm.variants] },
+      ];
     case "arm":
-      return { architecture: "arm", variants: ["v7", "v6", "v5", ""] };
+      return [arm];
     default:
-      return { architecture: arch, variants: [""] };
+      return [{ architecture: arch, variants: [""] }];
   }
 }
 
@@ -55,25 +66,27 @@ function normalized({ architecture = "", variant = "" }: Described): [string, st
   return [name, implied ?? variant.toLowerCase().replace(/^(?=\d)/, "v")];
 }
 
-/** Compares the architecture only, not the variant. */
-export function isArchitecture(has: Described, platform: Platform): boolean {
-  return normalized(has)[0] === platform.architecture;
+/** Returns "" if it states none. */
+export function architectureOf(has: Described | null | undefined): string {
+  return normalized(has ?? {})[0];
 }
 
-/** Returns the item for the platform's best variant; undefined if none is for the platform. */
+/** Returns the item for the best of the platforms; undefined if there is none for them. */
 export function bestFor<T>(
   list: T[],
-  platform: Platform,
+  platforms: Platform[],
   of: (item: T) => Described | null | undefined,
 ): T | undefined {
   const isFor = (item: T, wanted: string) => {
     const has = of(item) ?? {};
-    const [architecture, variant] = normalized(has);
     const isLinux = (has.os || "linux").toLowerCase() === "linux";
-    return isLinux && architecture === platform.architecture && variant === wanted;
+    return isLinux && normalized(has).join("/") === wanted;
   };
-  for (const variant of platform.variants) {
-    const match = list.find((item) => isFor(item, variant));
+  const wanted = platforms.flatMap(({ architecture, variants }) =>
+    variants.map((variant) => `${architecture}/${variant}`),
+  );
+  for (const one of wanted) {
+    const match = list.find((item) => isFor(item, one));
     if (match !== undefined) return match;
   }
   return undefined;

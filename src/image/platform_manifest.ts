@@ -1,7 +1,8 @@
 // Resolves an index, and indexes nested in it, to the manifest for this platform (OCI image-spec,
 // image-index.md).
 // Decision: as in containerd, an entry that states its platform is preferred. The platform of the others is
-// read from their configs, except that the only entry of an index is used without reading its config.
+// read from their configs, except that the only entry of an index is used without reading its config. Another
+// architecture that this machine runs is used if no entry is for its own.
 import { CriError, type ErrorCode } from "../base/errors.ts";
 import {
   parseConfig,
@@ -11,7 +12,7 @@ import {
   type Index,
   type Manifest,
 } from "./manifest.ts";
-import { bestFor, hostPlatform, type Platform } from "./platform.ts";
+import { bestFor, hostPlatforms } from "./platform.ts";
 
 /** Both return bytes that are verified against their digest, and bounded. */
 type ManifestReader = {
@@ -34,10 +35,15 @@ export async function platformManifest(
 /** An entry's image is missing, is for another platform, or is not an image: try the next. */
 const skippable: ErrorCode[] = ["NOT_FOUND", "INVALID_ARGUMENT", "FAILED_PRECONDITION"];
 
+type Candidate = {
+  platform: ImageConfig | Descriptor["platform"];
+  manifest: () => Promise<Manifest>;
+};
+
 class Resolver {
   readonly #what: string;
   readonly #reader: ManifestReader;
-  readonly #platform: Platform = hostPlatform();
+  readonly #platforms = hostPlatforms();
   #reads = 0;
 
   constructor(what: string, reader: ManifestReader) {
@@ -49,7 +55,7 @@ class Resolver {
     const parsed = parseManifest(bytes, where);
     if (parsed.kind === "image") return parsed.manifest;
     const { manifests } = parsed.index;
-    const stated = bestFor(manifests, this.#platform, ({ platform }) => platform);
+    const stated = bestFor(manifests, this.#platforms.slice(0, 1), ({ platform }) => platform);
     const unstated = manifests.filter(statesNoPlatform);
     const others = manifests.filter(isForOtherSystem).length;
     const only = unstated.length === 1 && manifests.length - others === 1 ? unstated[0] : undefined;
@@ -68,29 +74,31 @@ class Resolver {
     throw new CriError("RESOURCE_EXHAUSTED", message);
   }
 
-  /** Chooses among entries without a platform by their configs. */
+  /** Chooses among all entries; those without a platform have that of their configs. */
   async #byConfig(index: Index, entries: Descriptor[]): Promise<Manifest> {
-    const found: { manifest: Manifest; platform: ImageConfig }[] = [];
+    const found: Candidate[] = index.manifests.map((entry) => {
+      return { platform: entry.platform, manifest: () => this.#manifestAt(entry) };
+    });
     let problem: CriError | undefined;
     for (const entry of entries) {
       try {
         const manifest = await this.#manifestAt(entry);
         const config = await this.#reader.config(manifest.config);
         const { config: platform } = parseConfig(config, `${this.#what}: its config`);
-        found.push({ manifest, platform });
+        found.push({ platform, manifest: async () => manifest });
       } catch (error) {
         if (!(error instanceof CriError) || !skippable.includes(error.code)) throw error;
         problem ??= error;
       }
     }
-    const best = bestFor(found, this.#platform, ({ platform }) => platform);
-    if (best !== undefined) return best.manifest;
-    const platforms = [...index.manifests, ...found]
+    const best = bestFor(found, this.#platforms, ({ platform }) => platform);
+    if (best !== undefined) return await best.manifest();
+    const platforms = found
       .map(({ platform: has }) => [has?.os, has?.architecture, has?.variant])
       .filter(([, architecture]) => architecture && architecture !== "unknown")
       .map((parts) => parts.filter(Boolean).join("/"));
     if (platforms.length === 0 && problem !== undefined) throw problem;
-    const { architecture } = this.#platform;
+    const { architecture } = this.#platforms[0]!;
     const message = `${this.#what} has no image for linux/${architecture}; it has ${platforms.join(", ") || "none"}`;
     throw new CriError("NOT_FOUND", message);
   }

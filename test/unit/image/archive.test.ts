@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { gunzipSync, gzipSync } from "node:zlib";
 import { readArchive } from "../../../src/image/archive.ts";
 import { imagesOfArchive } from "../../../src/image/load.ts";
+import { hostPlatforms } from "../../../src/image/platform.ts";
 import { failure } from "../../expect.ts";
 import {
   blob,
@@ -131,6 +132,13 @@ describe("readArchive", () => {
     expect(await codeFor(path)).toBe("INVALID_ARGUMENT");
     await layout([entry(foreign)]);
     expect(await codeFor(path)).toBe("NOT_FOUND");
+    // 32 bits of this machine's kind, unless its own architecture is there.
+    const { architecture } = hostPlatforms()[1]!;
+    const narrow = { ...entry(other), platform: { os: "linux", architecture } };
+    const found = async (entries: object[]) =>
+      (await read(await layout(entries))).map(({ configDigest }) => configDigest);
+    expect(await found([entry(foreign), narrow])).toEqual([other.config.digest]);
+    expect(await found([narrow, entry(image)])).toEqual([image.config.digest]);
   });
 
   test("refuses a layout with a missing or damaged blob", async () => {

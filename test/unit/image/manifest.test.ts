@@ -3,7 +3,7 @@ import { describe, expect, test } from "bun:test";
 import { digestOf } from "../../../src/base/digest.ts";
 import { codeOf } from "../../../src/base/errors.ts";
 import { chainIds, NoImage, parseConfig, parseManifest } from "../../../src/image/manifest.ts";
-import { bestFor, hostPlatform } from "../../../src/image/platform.ts";
+import { bestFor, hostPlatforms } from "../../../src/image/platform.ts";
 import { layersOf } from "../../../src/image/register.ts";
 import { blob, descriptor, makeImage, makeLayer, sha256 } from "../../image_maker.ts";
 import { withLayers } from "../../registry/fake_registry.ts";
@@ -26,6 +26,9 @@ describe("an index", () => {
     ["arm64", "", "linux/arm/v7 linux/arm64", "linux/arm64"],
     ["arm64", "", "linux/arm64 linux/arm64/v8", "linux/arm64/v8"],
     ["arm", "", "linux/arm/v5 linux/arm/v6 linux/arm64/v8", "linux/arm/v6"],
+    ["x64", v2, "linux/arm64 linux/386 linux/arm/v7", "linux/386"],
+    ["arm64", "", "linux/arm/v6 linux/386 linux/arm/v7 linux/amd64", "linux/arm/v7"],
+    ["arm64", "", "linux/arm/v5 linux/arm/v8 linux/armhf", "linux/arm/v8"],
     ["riscv64", "", "linux/amd64 linux/riscv64", "linux/riscv64"],
     ["x64", "", "linux/aarch64 linux/x86_64", "linux/x86_64"],
     ["x64", v3, "linux/X86-64 linux/amd64/v3", "linux/amd64/v3"],
@@ -35,8 +38,8 @@ describe("an index", () => {
     const json = JSON.stringify({ manifests: has.split(" ").map(entry) });
     const parsed = parseManifest(Buffer.from(json), "x");
     if (parsed.kind !== "index") throw new Error("no index");
-    const platform = hostPlatform(arch, new Set(flags.split(" ")));
-    const chosen = bestFor(parsed.index.manifests, platform, (entry) => entry.platform);
+    const platforms = hostPlatforms(arch, new Set(flags.split(" ")));
+    const chosen = bestFor(parsed.index.manifests, platforms, (entry) => entry.platform);
     expect(chosen?.digest).toBe(sha256(wanted));
   });
 });

@@ -1,7 +1,7 @@
 // Tests that an index resolves to the manifest of this machine's platform.
 import { describe, expect, test } from "bun:test";
 import { CriError } from "../../../src/base/errors.ts";
-import { hostPlatform } from "../../../src/image/platform.ts";
+import { hostPlatforms } from "../../../src/image/platform.ts";
 import { platformManifest } from "../../../src/image/platform_manifest.ts";
 import { failure } from "../../expect.ts";
 import {
@@ -13,7 +13,8 @@ import {
   type Blob,
 } from "../../image_maker.ts";
 
-const platform = { os: "linux", architecture: hostPlatform().architecture };
+const platform = { os: "linux", architecture: hostPlatforms()[0]!.architecture };
+const narrow = { os: "linux", architecture: hostPlatforms()[1]!.architecture };
 const foreignPlatform = { os: "linux", architecture: "s390x" };
 const layer = makeLayer([{ name: "f", data: "x" }]);
 const image = makeImage([layer], {}, platform);
@@ -70,6 +71,22 @@ describe("platformManifest", () => {
     expect(await resolve(entries, [nested])).toBe(image.config.digest);
   });
 
+  test("chooses 32 bits only where no entry is for this machine's own architecture", async () => {
+    const small = makeImage([layer], {}, narrow);
+    const parts = [small.manifest, small.config];
+    const at = { ...descriptor(small.manifest), platform: narrow };
+    const others = [stated(foreign), stated(windows)];
+    expect(await resolve([...others, at], parts)).toBe(small.config.digest);
+    expect(await resolve([descriptor(foreign.manifest), at], parts)).toBe(small.config.digest);
+    for (const own of [stated(image), descriptor(image.manifest)]) {
+      expect(await resolve([at, own, descriptor(foreign.manifest)], parts)).toBe(
+        image.config.digest,
+      );
+    }
+    const unstated = [descriptor(foreign.manifest), descriptor(small.manifest)];
+    expect(await resolve(unstated, parts)).toBe(small.config.digest);
+  });
+
   test("accepts a manifest in place of an index", async () => {
     const reader = {
       manifest: () => Promise.reject(new Error("not needed")),
@@ -84,16 +101,16 @@ describe("platformManifest", () => {
   });
 
   test("lists the platforms found if none matches", async () => {
-    const arm = {
+    const power = {
       ...descriptor(image.manifest),
-      platform: { os: "linux", architecture: "arm", variant: "v5" },
+      platform: { os: "linux", architecture: "ppc64le", variant: "v9" },
     };
     const unknown = { ...absent, platform: { os: "unknown", architecture: "unknown" } };
     const error = await failure(
-      resolve([arm, unknown, descriptor(foreign.manifest), descriptor(chart)]),
+      resolve([power, unknown, descriptor(foreign.manifest), descriptor(chart)]),
     );
     expect(error.code).toBe("NOT_FOUND");
-    expect(error.message).toEndWith("it has linux/arm/v5, linux/s390x");
+    expect(error.message).toEndWith("it has linux/ppc64le/v9, linux/s390x");
     const empty = await failure(resolve([]));
     expect(empty.message).toEndWith("it has none");
   });

@@ -10,7 +10,7 @@ import type { LayerDescriptor } from "../layer/processor_choice.ts";
 import type { LayerWant } from "../layer/layer_maker.ts";
 import type { ImageOrigin } from "./image_origin.ts";
 import type { ImageSource } from "./records.ts";
-import { fetchBlob, fetchManifest } from "../registry/distribution.ts";
+import { fetchBlob, fetchManifest, fetchUnlessKnown } from "../registry/distribution.ts";
 import { openPullSession, type PullSession, type Upstream } from "../registry/pull_session.ts";
 import type { Verification } from "./verifiers.ts";
 
@@ -37,18 +37,61 @@ export type FetchOptions = {
   signal: AbortSignal;
 };
 
+/** An image whose manifest the node already has, as this pull names it. */
+export type KnownImage = Pick<NewImage, "repoTags" | "repoDigests"> & {
+  source: ImageSource;
+  origin: Omit<ImageOrigin, "manifests">;
+};
+
 /**
  * @throws CriError of the registry's response, DATA_LOSS, NOT_FOUND for this platform, or UNKNOWN for an image
  * that was not verified.
  */
 export async function fetchImage(ref: Reference, options: FetchOptions): Promise<NewImage> {
-  const { signal, verification } = options;
-  const phase = <T>(name: string, work: () => Promise<T>) =>
-    activity("pull", { phase: name }, work);
+  const resolved = await phase("resolve", async () => {
+    const session = await openPullSession(ref, options.registry, options);
+    return { session, top: await fetchManifest(session, ref, options.signal) };
+  });
+  return await fetchResolved(ref, resolved, options);
+}
+
+/** Fetches an image unless isKnown has the digest of its manifest. @throws as fetchImage(), which verifies it. */
+export async function fetchNewImage(
+  ref: Reference,
+  options: Omit<FetchOptions, "verification"> & { isKnown: (digest: string) => Promise<boolean> },
+): Promise<NewImage | KnownImage> {
   const { session, top } = await phase("resolve", async () => {
     const session = await openPullSession(ref, options.registry, options);
-    return { session, top: await fetchManifest(session, ref, signal) };
+    return { session, top: await fetchUnlessKnown(session, ref, options) };
   });
+  if (top.bytes === undefined) return namesOf(ref, session, top.digest);
+  return await fetchResolved(ref, { session, top }, options);
+}
+
+function phase<T>(name: string, work: () => Promise<T>): Promise<T> {
+  return activity("pull", { phase: name }, work);
+}
+
+function namesOf(ref: Reference, session: PullSession, digest: string): KnownImage {
+  const repository = `${ref.domain}/${ref.path}`;
+  return {
+    repoTags: ref.digest === undefined ? [ref.name] : [],
+    repoDigests: [`${repository}@${digest}`],
+    source: { kind: "registry", name: ref.name, host: session.servedBy },
+    origin: {
+      repository,
+      tags: ref.tag === undefined ? [] : [ref.tag],
+      digest,
+      isPrivate: session.upstreams.some(hasSecrets),
+    },
+  };
+}
+
+async function fetchResolved(
+  ref: Reference,
+  { session, top }: { session: PullSession; top: { bytes: Buffer; digest: string } },
+  { signal, verification }: Pick<FetchOptions, "signal" | "verification">,
+): Promise<NewImage> {
   if (verification !== undefined) {
     const { verifyImage } = await import("./verifiers.ts");
     const image = { name: ref.name, top, session };
@@ -64,21 +107,13 @@ export async function fetchImage(ref: Reference, options: FetchOptions): Promise
     const limits = { bytesMax: configBytesMax, signal };
     return { manifest, config: await fetchBlob(session, manifest.config, limits) };
   });
-  const { digest } = manifest.config;
+  const names = namesOf(ref, session, top.digest);
   return {
-    id: digest,
+    ...names,
+    id: manifest.config.digest,
     config,
-    repoTags: ref.digest === undefined ? [ref.name] : [],
-    repoDigests: [`${ref.domain}/${ref.path}@${top.digest}`],
     layers: manifest.layers.map((layer) => ({ ...layer, source: { kind: "registry", session } })),
-    source: { kind: "registry", name: ref.name, host: session.servedBy },
-    origin: {
-      repository: `${ref.domain}/${ref.path}`,
-      tags: ref.tag === undefined ? [] : [ref.tag],
-      digest: top.digest,
-      isPrivate: session.upstreams.some(hasSecrets),
-      manifests,
-    },
+    origin: { ...names.origin, manifests },
     what: ref.name,
   };
 }

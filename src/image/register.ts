@@ -10,7 +10,8 @@ import { ProgressTracker, type OnProgress } from "../layer/layer_progress.ts";
 import type { LayerStore } from "../layer/layer_store.ts";
 import type { LayerGc } from "./layer_gc.ts";
 import { chainIds, parseConfig } from "./manifest.ts";
-import type { NewImage } from "./pull.ts";
+import type { ImageOrigin } from "./image_origin.ts";
+import type { KnownImage, NewImage } from "./pull.ts";
 import type { ImageRecord, ImageRecords } from "./records.ts";
 
 export type RegisterOptions = { signal: AbortSignal; onProgress?: OnProgress };
@@ -23,6 +24,13 @@ type RegistrarParts = {
   /** Keeps what the image can be served by to other nodes. */
   keepsOrigins: boolean;
   startHelpers: () => UnpackPool;
+};
+
+type WholeImage = {
+  record: ImageRecord;
+  config: Buffer;
+  /** Where origins are kept. */
+  manifests?: ImageOrigin["manifests"];
 };
 
 export class Registrar {
@@ -61,6 +69,40 @@ export class Registrar {
     } catch (error) {
       throw asResourceExhausted(error);
     }
+  }
+
+  /** Returns the image of a manifest; undefined if anything that a pull of it would leave here is missing. */
+  async whole(repository: string, digest: string): Promise<WholeImage | undefined> {
+    const { layers, records, keepsOrigins } = this.#parts;
+    const name = `${repository}@${digest}`;
+    const record = records.list().find(({ repoDigests }) => repoDigests.includes(name));
+    if (!record?.layers.every((chainId) => layers.has(chainId))) return undefined;
+    const config = await records.configOf(record.id);
+    if (config === undefined) return undefined;
+    if (!keepsOrigins) return { record, config };
+    const known = (await records.originsOf(record.id)).find(
+      (one) => one.repository === repository && one.digest === digest,
+    );
+    return known && { record, config, manifests: known.manifests };
+  }
+
+  /** Registers one more pull of an image that is whole; undefined: it no longer is. */
+  async renew(
+    image: KnownImage & Pick<NewImage, "runtimeHandler">,
+    signal: AbortSignal,
+  ): Promise<ImageRecord | undefined> {
+    const { repoTags, repoDigests, source, runtimeHandler } = image;
+    return await step("image-register", () =>
+      this.#writes.run(signal, async () => {
+        const whole = await this.whole(image.origin.repository, image.origin.digest);
+        if (whole === undefined) return undefined;
+        const { manifests } = whole;
+        const origin = manifests && { ...image.origin, manifests };
+        const pull = { repoTags, repoDigests, source, runtimeHandler, pulledAtNs: nowNs() };
+        const record = { ...whole.record, ...pull };
+        return await this.#parts.records.add(record, whole.config, origin);
+      }),
+    );
   }
 
   async remove(id: string, signal: AbortSignal): Promise<void> {

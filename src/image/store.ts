@@ -16,7 +16,7 @@ import { LayerSync } from "../layer/layer_sync.ts";
 import { LayerStore, shortId, type LayerInfo } from "../layer/layer_store.ts";
 import type { ImageProgress } from "../layer/layer_progress.ts";
 import { mountedOverlays } from "../layer/overlay.ts";
-import type { FetchOptions, NewImage } from "./pull.ts";
+import type { FetchOptions, KnownImage, NewImage } from "./pull.ts";
 import { loggedPull } from "./pull_log.ts";
 import { Registrar, type RegisterOptions } from "./register.ts";
 import type { ImageServer, MirrorOptions } from "./mirror_server.ts";
@@ -151,7 +151,12 @@ export class ImageStore implements AsyncDisposable {
     const key = jsonText([reference.name, auth ?? null, runtimeHandler ?? null]);
     return await this.#pulls.join(key, options, (signal, onProgress) =>
       loggedPull(this.#options.log, reference.name, async (heard) => {
-        const image = await this.#fetch(reference, { auth, signal });
+        const found = await this.#fetchUnlessWhole(reference, { auth, signal });
+        if (!("config" in found)) {
+          const renewed = await this.#registrar.renew({ ...found, runtimeHandler }, signal);
+          if (renewed !== undefined) return renewed;
+        }
+        const image = "config" in found ? found : await this.#fetch(reference, { auth, signal });
         const onEach = (progress: ImageProgress) => {
           heard(progress);
           onProgress(progress);
@@ -159,6 +164,22 @@ export class ImageStore implements AsyncDisposable {
         return await this.#register({ ...image, runtimeHandler }, { signal, onProgress: onEach });
       }),
     );
+  }
+
+  /** A tag that was not pulled before, and an image for verifiers, is fetched without asking for its digest first. */
+  async #fetchUnlessWhole(
+    ref: Reference,
+    o: Pick<FetchOptions, "auth" | "signal">,
+  ): Promise<NewImage | KnownImage> {
+    const { registry, verification } = this.#options;
+    const repository = `${ref.domain}/${ref.path}`;
+    const known = this.find(ref.name)?.repoDigests ?? [];
+    const wasPulled = known.some((name) => name.startsWith(`${repository}@`));
+    if (verification !== undefined || !wasPulled) return await this.#fetch(ref, o);
+    const isKnown = async (digest: string) =>
+      (await this.#registrar.whole(repository, digest)) !== undefined;
+    const { fetchNewImage } = await import("./pull.ts");
+    return await fetchNewImage(ref, { registry, isKnown, ...o });
   }
 
   async #fetch(ref: Reference, o: Pick<FetchOptions, "auth" | "signal">): Promise<NewImage> {

@@ -16,28 +16,89 @@ const manifestTypes = [
   "application/vnd.docker.distribution.manifest.v2+json",
 ];
 
+type Wanted = { tag?: string; digest?: string };
+type FetchedManifest = { bytes: Buffer; digest: string };
+
 /** Returns a manifest or index, verified against the digest requested or else the one the registry claims. */
 export async function fetchManifest(
   session: PullSession,
-  wanted: { tag?: string; digest?: string },
+  wanted: Wanted,
   signal: AbortSignal,
-): Promise<{ bytes: Buffer; digest: string }> {
-  const name = wanted.digest ?? wanted.tag!;
-  const isTag = wanted.digest === undefined;
-  const what = `${session.domain}/${session.repository}${isTag ? ":" : "@"}${name}`;
-  const needs = isTag ? "canResolve" : "canPull";
-  return await withFailover(session, { what, needs, signal }, async (upstream) => {
-    const headers = { accept: manifestTypes.join(", ") };
-    const path = `/manifests/${name}`;
-    const response = await registryRequest(session, upstream, { path, headers, signal });
-    await assertNoWebPage(response, hostOf(upstream.url));
-    const bytes = await readAll(response, manifestBytesMax, `its manifest ${name}`);
-    const claimed = response.headers.get("docker-content-digest") ?? undefined;
-    const expected = wanted.digest ?? (claimed?.startsWith("sha256:") ? claimed : undefined);
-    const digest = digestOf(bytes, expected);
-    if (expected !== undefined && expected !== digest) throw wrongDigest(upstream, digest);
-    return { bytes, digest };
+): Promise<FetchedManifest> {
+  return await withFailover(session, manifestPurpose(session, wanted, signal), (upstream) =>
+    manifestAt(session, upstream, { wanted, signal }),
+  );
+}
+
+/**
+ * Returns only the digest where isKnown has it. It is asked for by HEAD, which Docker Hub does not count as a pull;
+ * an upstream that does not answer that with a digest is asked for the manifest.
+ */
+export async function fetchUnlessKnown(
+  session: PullSession,
+  wanted: Wanted,
+  { isKnown, signal }: { isKnown: (digest: string) => Promise<boolean>; signal: AbortSignal },
+): Promise<FetchedManifest | { bytes: undefined; digest: string }> {
+  const asked = new Set<Upstream>();
+  const purpose = manifestPurpose(session, wanted, signal);
+  return await withFailover(session, purpose, async (upstream) => {
+    if (!asked.has(upstream)) {
+      asked.add(upstream);
+      const digest = await digestAt(session, upstream, { wanted, signal });
+      if (digest !== undefined && (await isKnown(digest))) return { bytes: undefined, digest };
+    }
+    return await manifestAt(session, upstream, { wanted, signal });
   });
+}
+
+function manifestPurpose(session: PullSession, { tag, digest }: Wanted, signal: AbortSignal) {
+  const name = digest === undefined ? `:${tag!}` : `@${digest}`;
+  const needs: Purpose["needs"] = digest === undefined ? "canResolve" : "canPull";
+  return { what: `${session.domain}/${session.repository}${name}`, needs, signal };
+}
+
+type ManifestRequest = { wanted: Wanted; signal: AbortSignal };
+
+function manifestRequest({ wanted, signal }: ManifestRequest) {
+  const path = `/manifests/${wanted.digest ?? wanted.tag!}`;
+  return { path, headers: { accept: manifestTypes.join(", ") }, signal };
+}
+
+async function manifestAt(
+  session: PullSession,
+  upstream: Upstream,
+  request: ManifestRequest,
+): Promise<FetchedManifest> {
+  const { wanted } = request;
+  const response = await registryRequest(session, upstream, manifestRequest(request));
+  await assertNoWebPage(response, hostOf(upstream.url));
+  const name = wanted.digest ?? wanted.tag!;
+  const bytes = await readAll(response, manifestBytesMax, `its manifest ${name}`);
+  const claimed = response.headers.get("docker-content-digest") ?? undefined;
+  const expected = wanted.digest ?? (claimed?.startsWith("sha256:") ? claimed : undefined);
+  const digest = digestOf(bytes, expected);
+  if (expected !== undefined && expected !== digest) throw wrongDigest(upstream, digest);
+  return { bytes, digest };
+}
+
+/** Returns undefined if it refuses, or claims none: the answer to GET has the reason. */
+async function digestAt(
+  session: PullSession,
+  upstream: Upstream,
+  request: ManifestRequest,
+): Promise<string | undefined> {
+  try {
+    const head = { ...manifestRequest(request), method: "HEAD" as const };
+    const response = await registryRequest(session, upstream, head);
+    await discard(response);
+    const claimed = response.headers.get("docker-content-digest") ?? undefined;
+    const { digest = claimed } = request.wanted;
+    return claimed === digest ? digest : undefined;
+  } catch (error) {
+    const isRefusal = error instanceof TransferError && !error.mayRetry;
+    if (isRefusal && error.code !== "DEADLINE_EXCEEDED") return undefined;
+    throw error;
+  }
 }
 
 function wrongDigest({ url }: Upstream, digest: string): TransferError {

@@ -26,7 +26,7 @@ type TransferErrorOptions = ErrorOptions &
 
 type HttpRequest = {
   url: string;
-  method?: "GET" | "POST";
+  method?: "GET" | "HEAD" | "POST" | undefined;
   headers: Record<string, string>;
   body?: string;
   tls: Tls;

@@ -17,6 +17,7 @@ import {
 import type { PullSession, Upstream } from "./pull_session.ts";
 
 type RegistryRequest = {
+  method?: "GET" | "HEAD";
   /** Follows the repository in the URL. */
   path: string;
   headers: Record<string, string>;
@@ -37,7 +38,7 @@ export async function registryRequest(
   upstream: Upstream,
   request: RegistryRequest,
 ): Promise<HttpResponse> {
-  const { path, signal } = request;
+  const { method, path, signal } = request;
   const { progressTimeoutMs: timeoutMs } = session;
   const url = new URL(`${upstream.url}/${session.repository}${path}`);
   // containerd's convention: a mirror of several registries reads the upstream registry from `ns`.
@@ -47,7 +48,7 @@ export async function registryRequest(
     const { authorization, tls } = upstream;
     const headers = { ...upstream.headers, ...request.headers };
     if (authorization) headers["authorization"] = authorization;
-    const response = await httpRequest({ url: url.href, headers, tls, timeoutMs, signal });
+    const response = await httpRequest({ method, url: url.href, headers, tls, timeoutMs, signal });
     if (response.status === 200 || response.status === 206) return response;
     const detail = await errorDetail(response, secretsOf(upstream));
     const challenges = parseChallenges(response.headers.get("www-authenticate") ?? "");

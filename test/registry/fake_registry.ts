@@ -6,7 +6,7 @@ export type Handler = (request: IncomingMessage, response: ServerResponse, url: 
 
 export class FakeRegistry implements AsyncDisposable {
   readonly #server: Server;
-  readonly requests: { url: string; headers: IncomingMessage["headers"] }[] = [];
+  readonly requests: Pick<Required<IncomingMessage>, "method" | "url" | "headers">[] = [];
   readonly #files = new Map<string, Blob>();
   /** Answers a request itself when it returns true. */
   intercept: Handler = () => false;
@@ -54,7 +54,8 @@ export class FakeRegistry implements AsyncDisposable {
 
   #serve(request: IncomingMessage, response: ServerResponse): void {
     const url = new URL(request.url ?? "/", this.url);
-    this.requests.push({ url: url.pathname + url.search, headers: request.headers });
+    const { method = "", headers } = request;
+    this.requests.push({ method, url: url.pathname + url.search, headers });
     if (this.intercept(request, response, url)) return;
     const file = this.#files.get(url.pathname);
     if (file === undefined) {

@@ -1,4 +1,6 @@
 // Stores the image records, one file each, and finds an image by name.
+// Decision: a file is synced to disk only if the layers of its image are; otherwise it is when they are, by one sync
+// of the file system. A power loss before that drops the image in any case.
 import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
@@ -63,11 +65,18 @@ const ImageFile = v.object({
   runtimeHandler: v.optional(v.string()),
 });
 
+type AddOptions = {
+  origin?: ImageOrigin | undefined;
+  /** Tests whether these layers would outlive a power loss. */
+  isSynced?: (layers: readonly string[]) => boolean;
+};
+
 export class ImageRecords {
   readonly #folder: string;
   readonly #log: Log;
   readonly #images = new Map<string, ImageRecord>();
   readonly #origins: OriginCache;
+  #unreadable = 0;
 
   private constructor(folder: string, log: Log) {
     this.#folder = folder;
@@ -103,7 +112,7 @@ export class ImageRecords {
       const repaired = { ...image, repoTags };
       this.#images.set(image.id, repaired);
       try {
-        await this.#write(repaired);
+        await this.#write(repaired, { fsync: true });
       } catch (error) {
         // A full disk must not prevent the start; the next one repairs again.
         const message =
@@ -111,6 +120,11 @@ export class ImageRecords {
         this.#log.warn(message, { image: image.id, error: messageOf(error) });
       }
     }
+  }
+
+  /** How many records open() could not read. */
+  get unreadable(): number {
+    return this.#unreadable;
   }
 
   /** Returns the last pulled image first. */
@@ -167,7 +181,11 @@ export class ImageRecords {
   }
 
   /** Adds an image, or names to an existing one; moves its tags from other images. */
-  async add(image: ImageRecord, config: Uint8Array, origin?: ImageOrigin): Promise<ImageRecord> {
+  async add(
+    image: ImageRecord,
+    config: Uint8Array,
+    { origin, isSynced = () => true }: AddOptions = {},
+  ): Promise<ImageRecord> {
     const known = this.#images.get(image.id);
     const added: ImageRecord = {
       ...image,
@@ -179,7 +197,7 @@ export class ImageRecords {
       ({ id, repoTags }) => id !== image.id && repoTags.some(isAdded),
     );
     try {
-      await this.#writeAll(added, config, origin);
+      await this.#writeAll(added, config, { origin, fsync: isSynced(added.layers) });
     } catch (error) {
       // On a full disk the config, which is written first, would stay until the next start.
       if (known === undefined) await this.remove(image.id).catch(() => {});
@@ -187,20 +205,25 @@ export class ImageRecords {
     }
     for (const other of moved) {
       const repoTags = other.repoTags.filter((tag) => !isAdded(tag));
-      await this.#write({ ...other, repoTags });
+      await this.#write({ ...other, repoTags }, { fsync: isSynced(other.layers) });
     }
     return added;
   }
 
-  async #writeAll(image: ImageRecord, config: Uint8Array, origin?: ImageOrigin): Promise<void> {
-    await writeFileAtomic(this.#path(image.id, "config"), config);
+  async #writeAll(
+    image: ImageRecord,
+    config: Uint8Array,
+    { origin, fsync }: { origin: ImageOrigin | undefined; fsync: boolean },
+  ): Promise<void> {
+    if ((await this.configOf(image.id)) === undefined)
+      await writeFileAtomic(this.#path(image.id, "config"), config, { fsync });
     if (origin !== undefined) {
       const origins = addOrigin(await this.originsOf(image.id), origin);
       const text = jsonText({ version: 1, origins });
       const path = this.#path(image.id, "origins");
-      await step("image-origins", () => writeFileAtomic(path, text));
+      await step("image-origins", () => writeFileAtomic(path, text, { fsync }));
     }
-    await this.#write(image);
+    await this.#write(image, { fsync });
   }
 
   async remove(id: string): Promise<void> {
@@ -215,12 +238,10 @@ export class ImageRecords {
     return join(this.#folder, `${stemOf(id)}.${suffix}`);
   }
 
-  async #write(image: ImageRecord): Promise<void> {
+  async #write(image: ImageRecord, { fsync }: { fsync: boolean }): Promise<void> {
     const numbers = { sizeBytes: String(image.sizeBytes), pulledAtNs: String(image.pulledAtNs) };
-    await writeFileAtomic(
-      this.#path(image.id, "json"),
-      jsonText({ version: 1, ...image, ...numbers }),
-    );
+    const text = jsonText({ version: 1, ...image, ...numbers });
+    await writeFileAtomic(this.#path(image.id, "json"), text, { fsync });
     this.#images.set(image.id, image);
   }
 
@@ -231,6 +252,7 @@ export class ImageRecords {
         throw new Error(`version ${version}, for another image`);
       this.#images.set(image.id, image);
     } catch (error) {
+      this.#unreadable++;
       const aside = `${path}.unreadable`;
       const reason = { file: aside, error: messageOf(error) };
       this.#log.warn("cannot read an image record, setting it aside", reason);

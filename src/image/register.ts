@@ -43,7 +43,7 @@ export class Registrar {
   }
 
   async register(image: NewImage, o: RegisterOptions): Promise<ImageRecord> {
-    const { layers, gc, records } = this.#parts;
+    const { layers, gc } = this.#parts;
     const { config, wants } = layersOf(image);
     const chain = wants.map(({ chainId }) => chainId);
     await using _ = gc.hold(chain);
@@ -64,7 +64,7 @@ export class Registrar {
       };
       const origin = this.#parts.keepsOrigins ? image.origin : undefined;
       return await step("image-register", () =>
-        this.#writes.run(o.signal, () => records.add(record, image.config, origin)),
+        this.#writes.run(o.signal, () => this.#add(record, image.config, origin)),
       );
     } catch (error) {
       throw asResourceExhausted(error);
@@ -100,9 +100,15 @@ export class Registrar {
         const origin = manifests && { ...image.origin, manifests };
         const pull = { repoTags, repoDigests, source, runtimeHandler, pulledAtNs: nowNs() };
         const record = { ...whole.record, ...pull };
-        return await this.#parts.records.add(record, whole.config, origin);
+        return await this.#add(record, whole.config, origin);
       }),
     );
+  }
+
+  async #add(record: ImageRecord, config: Buffer, origin?: ImageOrigin): Promise<ImageRecord> {
+    const { layers, records } = this.#parts;
+    const isSynced = (chain: readonly string[]) => chain.every((id) => layers.isSynced(id));
+    return await records.add(record, config, { origin, isSynced });
   }
 
   async remove(id: string, signal: AbortSignal): Promise<void> {

@@ -91,6 +91,8 @@ export class ImageStore implements AsyncDisposable {
   readonly #gc: LayerGc;
   readonly #registrar: Registrar;
   readonly #closing = new AbortController();
+  /** Keeps layers whose image may come back. */
+  #spared: AsyncDisposable | undefined;
 
   constructor(options: ImageStoreOptions, parts: StoreParts) {
     this.#options = options;
@@ -115,6 +117,8 @@ export class ImageStore implements AsyncDisposable {
 
   /** Cleans up after the previous daemon. */
   async start(): Promise<void> {
+    // A pull or load of an image whose record is lost needs only the record, unless space is needed before it comes.
+    if (this.#records.unreadable > 0) this.#spared = this.#gc.hold(this.#layers.ids());
     await this.#gc.collect();
     this.sync.begin();
   }
@@ -272,6 +276,8 @@ export class ImageStore implements AsyncDisposable {
     const image = this.find(ref);
     if (image === undefined) return;
     await this.#registrar.remove(image.id, this.#closing.signal);
+    await this.#spared?.[Symbol.asyncDispose]();
+    this.#spared = undefined;
     this.#options.log.info("image removed", { image: image.repoTags[0], id: image.id });
   }
 

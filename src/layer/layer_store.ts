@@ -233,13 +233,18 @@ export class LayerStore {
     }
   }
 
-  async #write(record: LayerRecord): Promise<void> {
-    await writeFileAtomic(this.#sidecar(record.chainId, "json"), jsonText(record));
+  async #write(record: LayerRecord, { fsync = false } = {}): Promise<void> {
+    await writeFileAtomic(this.#sidecar(record.chainId, "json"), jsonText(record), { fsync });
   }
 
   /** Layers that a power failure would drop. */
   unsynced(): string[] {
     return this.ids().filter((id) => this.#layers.get(id)?.unsyncedBoot !== undefined);
+  }
+
+  isSynced(chainId: string): boolean {
+    const record = this.#layers.get(chainId);
+    return record !== undefined && record.unsyncedBoot === undefined;
   }
 
   /** Syncs the file system in an unpack helper, and then marks the layers as synced. */
@@ -251,7 +256,8 @@ export class LayerStore {
       const { chainId } = record;
       if (this.#layers.get(chainId) !== record) continue; // removed or replaced meanwhile
       const synced = { ...record, unsyncedBoot: undefined };
-      const written = this.#write(synced);
+      // Or a power loss could leave an empty record in the place of the one that was synced.
+      const written = this.#write(synced, { fsync: true });
       this.#markingSynced = written.catch(() => {});
       await written;
       if (this.#layers.get(chainId) === record) this.#layers.set(chainId, synced);

@@ -35,7 +35,7 @@ async function add(
     pulledAtNs: 1n,
     ...o,
   };
-  return await records.add(record, configOf(text), origin);
+  return await records.add(record, configOf(text), { origin });
 }
 
 const tag = "docker.io/library/app:1";

@@ -17,6 +17,7 @@ import {
   ociResources,
   possibleOomScoreAdj,
   updatedResources,
+  withoutLowSwapLimit,
 } from "../spec/resources.ts";
 import { updateBegun, updateEnded, type Container } from "../state/container.ts";
 import { isByShim } from "../state/sandbox.ts";
@@ -76,7 +77,7 @@ export async function changeResources(
     const message = `updating container ${id}: an earlier update failed and cannot be rolled back (the daemon's log says why): try again later, or replace the container`;
     throw new CriError("FAILED_PRECONDITION", message);
   }
-  const old = container.config.linux?.resources ?? {};
+  const old = withoutLowSwapLimit(container.config.linux?.resources ?? {});
   const merged = mergedResources(old, supportedResources(context, id, given));
   const oomScoreAdj = wantedOomScoreAdj(context, given);
   if (container.phase.phase === "running") checkHugepages(old, merged);

@@ -80,10 +80,22 @@ export class UpdateMerge {
     const before = this.#updates.get(id);
     const linux: Plain = { resources: before?.linux?.resources ?? this.#asRequested(id) };
     const claim: Claim = (field, key) => this.#owners.claim(id, plugin, field, key);
-    mergeResources(linux, update.linux?.resources ?? {}, claim);
+    const resources = update.linux?.resources ?? {};
+    mergeResources(linux, resources, claim);
+    this.#dropRequestedSwap(linux, id, resources);
     const ignored = (before?.ignore_failure ?? true) && update.ignore_failure === true;
     this.#updates.set(id, { container_id: id, linux, ignore_failure: ignored });
     this.#plugins.set(id, (this.#plugins.get(id) ?? new Set()).add(plugin));
+  }
+
+  /**
+   * The requested swap limit includes the requested memory limit: a plugin that sets another memory limit, and no
+   * swap limit, allows no swap, as in CRI. The swap limit of another plugin stays.
+   */
+  #dropRequestedSwap(linux: Plain, id: string, { memory: given }: LinuxResources): void {
+    if (!given?.limit || given.swap) return;
+    const { memory } = linux["resources"] as LinuxResources;
+    if (memory?.swap === this.#asRequested(id).memory?.swap) delete memory?.swap;
   }
 
   #asRequested(id: string): LinuxResources {

@@ -44,13 +44,18 @@ const numbers = [
   "oom_score_adj",
 ] as const;
 
-/** Returns the resources after an update; unspecified fields stay. */
+/**
+ * Returns the resources after an update; unspecified fields stay. The swap limit is the exception: it includes a
+ * memory limit, so that another memory limit without one allows no swap, as in a new container.
+ */
 export function mergedResources(
   old: LinuxContainerResources,
   given: LinuxContainerResources,
 ): LinuxContainerResources {
   const merged = { ...old };
   for (const field of numbers) if (toBigInt(given[field]) !== 0n) merged[field] = given[field];
+  const { memory_limit_in_bytes: limit, memory_swap_limit_in_bytes: swap } = given;
+  if (toBigInt(limit) !== 0n && toBigInt(swap) === 0n) delete merged.memory_swap_limit_in_bytes;
   if (given.cpuset_cpus) merged.cpuset_cpus = given.cpuset_cpus;
   if (given.cpuset_mems) merged.cpuset_mems = given.cpuset_mems;
   const pages = new Map((old.hugepage_limits ?? []).map((limit) => [limit.page_size, limit]));
@@ -167,6 +172,17 @@ export function withoutSwapLimit(
 ): LinuxContainerResources | undefined {
   if (host.swapLimit || toBigInt(resources?.memory_swap_limit_in_bytes) === 0n) return undefined;
   return { ...resources, memory_swap_limit_in_bytes: toLong(0n) };
+}
+
+/**
+ * Drops a swap limit below the memory limit. Records of earlier versions have one after an NRI plugin raised only
+ * the memory limit; the container has no swap then.
+ */
+export function withoutLowSwapLimit(resources: LinuxContainerResources): LinuxContainerResources {
+  const limit = toBigInt(resources.memory_limit_in_bytes);
+  const { memory_swap_limit_in_bytes: swapLimit, ...others } = resources;
+  const swap = toBigInt(swapLimit);
+  return swap > 0n && (limit > swap || limit < 0n) ? others : resources;
 }
 
 /** Drops limits of huge pages; undefined: there is none. */

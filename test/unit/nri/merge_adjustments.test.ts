@@ -6,7 +6,7 @@ import { checkAdjustment, checkUpdate } from "../../../src/nri/check_answers.ts"
 import { AdjustmentMerge } from "../../../src/nri/merge_adjustments.ts";
 import { ResourceUpdateMerge } from "../../../src/nri/merge_updates.ts";
 import { nri } from "../../../src/proto/nri.js";
-import type { Container, ContainerAdjustment } from "../../../src/proto/nri_types.ts";
+import type { Container, ContainerAdjustment, LinuxMemory } from "../../../src/proto/nri_types.ts";
 
 const { Field } = nri.pkg.api.v1alpha1;
 const int = (value: number) => ({ value: toLong(value) });
@@ -252,6 +252,25 @@ test("a requested update is changed by plugins, and updates of other containers 
     cpu: { shares: int(7) },
   });
   expect(request.updates.others().map(({ container_id }) => container_id)).toEqual(["c2"]);
+});
+
+test("a memory limit of a plugin drops the requested swap limit, but not that of a plugin", () => {
+  const memoryAfter = (...given: LinuxMemory[]) => {
+    const requested = { memory: { limit: int(100), swap: int(100) } };
+    const request = new ResourceUpdateMerge("c1", requested);
+    for (const [index, memory] of given.entries()) {
+      const update = [{ container_id: "c1", linux: { resources: { memory } } }];
+      request.apply(`${index}-p`, { update });
+    }
+    expect(requested.memory).toEqual({ limit: int(100), swap: int(100) });
+    return request.updates.requested().memory;
+  };
+  expect(memoryAfter({ limit: int(200) })).toEqual({ limit: int(200) });
+  expect(memoryAfter({ reservation: int(9) })).toMatchObject({ limit: int(100), swap: int(100) });
+  const both = { limit: int(200), swap: int(300) };
+  expect(memoryAfter({ limit: int(200) }, { swap: int(300) })).toEqual(both);
+  expect(memoryAfter({ swap: int(300) }, { limit: int(200) })).toEqual(both);
+  expect(memoryAfter(both)).toEqual(both);
 });
 
 const allow = { default_action: "SCMP_ACT_ALLOW" };

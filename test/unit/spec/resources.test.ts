@@ -8,6 +8,7 @@ import {
   oomScoreAdjAdvice,
   possibleOomScoreAdj,
   updatedResources,
+  withoutLowSwapLimit,
   withoutSwapLimit,
 } from "../../../src/spec/resources.ts";
 import { host } from "../../spec/inputs.ts";
@@ -44,7 +45,33 @@ test("withoutSwapLimit() drops the swap limit on a host without swap accounting"
   expect(withoutSwapLimit(null, unaccounted)).toBeUndefined();
 });
 
+test("withoutLowSwapLimit() drops only a swap limit below the memory limit", () => {
+  const limits = (limit: number, swap: number) => ({
+    memory_limit_in_bytes: toLong(limit),
+    memory_swap_limit_in_bytes: toLong(swap),
+  });
+  for (const low of [limits(200, 100), limits(-1, 100)]) {
+    const { memory_limit_in_bytes } = low;
+    expect(withoutLowSwapLimit(low)).toEqual({ memory_limit_in_bytes });
+  }
+  for (const fine of [limits(100, 100), limits(100, 200), limits(200, -1), limits(200, 0)]) {
+    expect(withoutLowSwapLimit(fine)).toEqual(fine);
+  }
+});
+
 describe("mergedResources()", () => {
+  test("a memory limit without a swap limit allows no swap", () => {
+    const v1 = { ...host, cgroupVersion: 1 as const, swapLimit: true };
+    const old = { memory_limit_in_bytes: toLong(100), memory_swap_limit_in_bytes: toLong(100) };
+    for (const limit of [200n, 50n, -1n]) {
+      const merged = mergedResources(old, { memory_limit_in_bytes: toLong(limit) });
+      expect(ociResources(merged, [], v1).memory).toEqual({ limit, swap: limit });
+    }
+    const both = { memory_limit_in_bytes: toLong(200), memory_swap_limit_in_bytes: toLong(300) };
+    expect(mergedResources(old, both)).toMatchObject(both);
+    expect(mergedResources(old, { cpu_shares: toLong(2) })).toMatchObject(old);
+  });
+
   test("keeps unspecified fields", () => {
     const old = {
       cpu_shares: toLong(512),

@@ -87,11 +87,9 @@ const namespaces = message<cri.NamespaceOption>({
 
 const cpuset = text(4_096, /^\d+(-\d+)?(,\d+(-\d+)?)*$/, 'must be a list such as "0-3,8"');
 /** The kernel's bounds, such as cpu.cfs_period_us (10^3 to 10^6) and cpu.shares; -1: no limit. */
-export const resources = message<cri.LinuxContainerResources>({
+const resourceBounds = {
   cpu_period: range(1_000n, 1_000_000n),
-  cpu_quota: range(1_000n, int64Max, -1n),
   cpu_shares: range(2n, 262_144n),
-  memory_limit_in_bytes: range(1n, int64Max, -1n),
   memory_swap_limit_in_bytes: range(1n, int64Max, -1n),
   oom_score_adj: range(-1_000n, 1_000n),
   cpuset_cpus: cpuset,
@@ -108,7 +106,17 @@ export const resources = message<cri.LinuxContainerResources>({
     key: text(128, /^[a-z0-9_]+(\.[A-Za-z0-9_]+)+$/, "must be a cgroup file's name"),
     value: line(4_096),
   }),
+};
+export const resources = message<cri.LinuxContainerResources>({
+  ...resourceBounds,
+  cpu_quota: range(1_000n, int64Max, -1n),
+  memory_limit_in_bytes: range(1n, int64Max, -1n),
 });
+/**
+ * Of a pod that is resized. A kubelet subtracts the pod's overhead from the limits of its cgroup: what is left of
+ * a quota may be below the kernel's least, and -1 becomes another negative number (sandbox_update.ts).
+ */
+export const podResources = message<cri.LinuxContainerResources>(resourceBounds);
 
 const podSecurity = message<cri.LinuxSandboxSecurityContext>({
   namespace_options: namespaces,

@@ -12,6 +12,7 @@ import type { ResourceChange } from "../nri/convert.ts";
 import type { LinuxContainerResources, UpdateContainerResourcesRequest } from "../proto/types.ts";
 import { ociJson, parseOciJson, type OciResources } from "../spec/oci_types.ts";
 import {
+  checkHugepages,
   explicitResources,
   mergedResources,
   ociResources,
@@ -150,24 +151,6 @@ function setOnFirstProcess(
   const { pid } = container.phase;
   const isInContainer = () => processes(containerCgroup(context, container)).includes(pid);
   return setOomScoreAdj(pid, value, isInContainer);
-}
-
-/**
- * Accepts the limits that the container was created with, as a kubelet repeats them.
- * @throws CriError FAILED_PRECONDITION for others: runtimes cannot change them.
- */
-export function checkHugepages(
-  old: LinuxContainerResources,
-  merged: LinuxContainerResources,
-): void {
-  const limits = new Map((old.hugepage_limits ?? []).map((one) => [one.page_size, one.limit]));
-  for (const { page_size, limit } of merged.hugepage_limits ?? []) {
-    if (toBigInt(limits.get(page_size)) === toBigInt(limit)) continue;
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `hugepage_limits: the limit of ${page_size} cannot be changed in a running container`,
-    );
-  }
 }
 
 /**

@@ -13,7 +13,14 @@ import {
   image,
   imageSpec,
 } from "./config_validation.ts";
-import { listMax, metadata, podConfig, resources, token } from "./config_validation.ts";
+import {
+  listMax,
+  metadata,
+  podConfig,
+  podResources,
+  resources,
+  token,
+} from "./config_validation.ts";
 import {
   all,
   list,
@@ -110,7 +117,7 @@ const rules: { [Name: string]: Rule<never> } = {
   }),
   UpdatePodSandboxResources: message<cri.UpdatePodSandboxResourcesRequest>({
     overhead: resources,
-    resources,
+    resources: podResources,
   }),
   ExecSync: message<cri.ExecSyncRequest>({ cmd: list(argsMax, arg), timeout: seconds }),
   Exec: message<cri.ExecRequest>({ cmd: list(argsMax, arg) }),

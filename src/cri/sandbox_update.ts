@@ -1,6 +1,7 @@
 // UpdatePodSandboxResources: records new limits and applies them to pod cgroups that this daemon owns. For
 // pod cgroups of a kubelet, which sets their limits itself, it only records them, as other CRI servers do.
 import type { LinuxPodSandboxConfig, UpdatePodSandboxResourcesRequest } from "../proto/types.ts";
+import { withoutNegativeLimits } from "../spec/resources.ts";
 import { limitPod } from "./cgroups.ts";
 import type { Context } from "./context.ts";
 import { requireReady } from "./preconditions.ts";
@@ -13,15 +14,17 @@ export async function updatePodSandboxResources(
   const { id } = context.sandboxes.get(request.pod_sandbox_id ?? "");
   using _ = await context.sandboxes.lock(id);
   const sandbox = requireReady(context.sandboxes.get(id));
+  const { overhead } = request;
+  const resources = request.resources && withoutNegativeLimits(request.resources);
   const linux: LinuxPodSandboxConfig = {
     ...sandbox.config.linux,
-    ...(request.overhead ? { overhead: request.overhead } : {}),
-    ...(request.resources ? { resources: request.resources } : {}),
+    ...(overhead ? { overhead } : {}),
+    ...(resources ? { resources } : {}),
   };
   const changed = { ...sandbox, config: { ...sandbox.config, linux } };
   await using undo = new AsyncDisposableStack();
   undo.defer(() => limitPod(context, sandbox));
-  await context.nri?.updatePodSandbox(sandbox, request.overhead ?? {}, request.resources ?? {});
+  await context.nri?.updatePodSandbox(sandbox, overhead ?? {}, resources ?? {});
   await limitPod(context, changed);
   await context.sandboxes.update(id, (old) => ({ ...old, config: changed.config }));
   undo.move();

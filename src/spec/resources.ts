@@ -66,6 +66,23 @@ export function mergedResources(
 }
 
 /**
+ * Accepts the limits that the container was created with, as a kubelet repeats them.
+ * @throws CriError FAILED_PRECONDITION for others: runtimes cannot change them.
+ */
+export function checkHugepages(
+  old: LinuxContainerResources,
+  merged: LinuxContainerResources,
+): void {
+  const limits = new Map((old.hugepage_limits ?? []).map((one) => [one.page_size, one.limit]));
+  for (const { page_size, limit } of merged.hugepage_limits ?? []) {
+    if (toBigInt(limits.get(page_size)) === toBigInt(limit)) continue;
+    throw unsupported(
+      `hugepage_limits: the limit of ${page_size} cannot be changed in a running container`,
+    );
+  }
+}
+
+/**
  * Returns a bundle's resources with the fields that changed between `was` and `wanted` (both from CRI);
  * fields from a handler's base spec stay.
  */
@@ -88,6 +105,15 @@ function changes<T extends object>(was: T | undefined, wanted: T | undefined): P
   const old = new Map<string, unknown>(Object.entries(was ?? {}));
   const news = Object.entries(wanted ?? {}).filter(([key, value]) => old.get(key) !== value);
   return Object.fromEntries(news) as Partial<T>;
+}
+
+/** Replaces negative limits by -1, no limit. */
+export function withoutNegativeLimits(resources: LinuxContainerResources): LinuxContainerResources {
+  const result = { ...resources };
+  for (const field of ["cpu_quota", "memory_limit_in_bytes"] as const) {
+    if (toBigInt(resources[field]) < 0n) result[field] = toLong(-1n);
+  }
+  return result;
 }
 
 /** Adds a pod's overhead to each limit that is set for its containers. */

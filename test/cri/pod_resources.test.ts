@@ -4,6 +4,7 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
+import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { cgroupMounts } from "../../src/node/cgroup.ts";
 import { failure } from "../expect.ts";
 import { cgroupDriver, type Daemon, startDaemon } from "../harness.ts";
@@ -69,6 +70,14 @@ test("of the daemon's own cgroup: set and updated", async () => {
     expect(kernel(path)).toEqual(after);
     expect(await config(pod_sandbox_id)).not.toContain(String(200 << 20));
   } else await call;
+
+  if (cgroupDriver === "cgroupfs") {
+    // Less than the kernel's least; systemd takes a shorter period.
+    const tooLittle = { cpu_quota: toLong(500), cpu_period: toLong(100_000) };
+    const request = { pod_sandbox_id, resources: tooLittle, overhead: { cpu_quota: toLong(0) } };
+    const refused = await failure(daemon.client.UpdatePodSandboxResources(request));
+    expect(refused.code).toBe("FAILED_PRECONDITION");
+  }
   await daemon.removePod(pod_sandbox_id);
 });
 
@@ -84,6 +93,20 @@ test("of a kubelet's cgroup: recorded, not applied", async () => {
     expect(kernel(parent)).toEqual(before);
   } else await daemon.client.UpdatePodSandboxResources({ pod_sandbox_id, resources });
   expect(await config(pod_sandbox_id)).toContain(String(96 << 20));
+
+  // A pod without limits, and one with little CPU: the kubelet has subtracted its overhead of 250m and 120 MiB.
+  const recorded = async (memory: number, quota: number) => {
+    const resources = { memory_limit_in_bytes: toLong(memory), cpu_quota: toLong(quota) };
+    await daemon.client.UpdatePodSandboxResources({ pod_sandbox_id, resources });
+    const status = await daemon.client.PodSandboxStatus({ pod_sandbox_id, verbose: true });
+    const info = JSON.parse(status.info["info"]!) as { config: PodSandboxConfig };
+    return info.config.linux?.resources;
+  };
+  const none = { memory_limit_in_bytes: "-1", cpu_quota: "-1" };
+  expect(await recorded(-125_829_121, -25_001)).toMatchObject(none);
+  expect(await recorded(-1, 500)).toMatchObject({ ...none, cpu_quota: "500" });
+  await daemon.restart();
+  expect(await recorded(-1, 500)).toMatchObject({ ...none, cpu_quota: "500" });
   await daemon.client.StopPodSandbox({ pod_sandbox_id });
   const stopped = daemon.client.UpdatePodSandboxResources({ pod_sandbox_id, resources });
   expect((await failure(stopped)).code).toBe("FAILED_PRECONDITION");

@@ -5,7 +5,6 @@ import { CriError } from "../../../src/base/errors.ts";
 import { toLong } from "../../../src/base/int64.ts";
 import { containerCgroup, hasCgroup, limitPod } from "../../../src/cri/cgroups.ts";
 import { logPath, stopSignal } from "../../../src/cri/container_create.ts";
-import { checkHugepages } from "../../../src/cri/container_update.ts";
 import type { Context } from "../../../src/cri/context.ts";
 import { getImage, imageMessage, registryAuth } from "../../../src/cri/image_records.ts";
 import { callMonitorWithRetry } from "../../../src/cri/monitor_retry.ts";
@@ -42,20 +41,6 @@ describe("a new container", () => {
   test("is refused if its image has an unknown stop signal", () => {
     const image = { config: { StopSignal: "x" } } as ImageRecord;
     expect(() => stopSignal({}, image)).toThrow();
-  });
-});
-
-describe("checkHugepages()", () => {
-  const limits = (limit: number) => ({
-    hugepage_limits: [{ page_size: "2MB", limit: toLong(limit) }],
-  });
-
-  test("accepts equal limits, and refuses others", () => {
-    checkHugepages({}, {});
-    checkHugepages(limits(1), limits(1));
-    const changed = codeAndMessage(() => checkHugepages(limits(1), limits(2)));
-    expect(changed).toStartWith("FAILED_PRECONDITION: hugepage_limits: the limit of 2MB");
-    expect(codeAndMessage(() => checkHugepages({}, limits(2)))).toContain("FAILED_PRECONDITION");
   });
 });
 

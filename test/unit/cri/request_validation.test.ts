@@ -193,6 +193,16 @@ describe("UpdateRuntimeConfig", () => {
   });
 });
 
+test("UpdatePodSandboxResources accepts what a kubelet makes of limits less the overhead", () => {
+  const resize = (resources: LinuxContainerResources, overhead?: LinuxContainerResources) =>
+    validateRequest("UpdatePodSandboxResources", { resources, overhead });
+  const less = { cpu_quota: toLong(-25_001), memory_limit_in_bytes: toLong(-125_829_121) };
+  resize(less);
+  resize({ cpu_quota: toLong(500) });
+  expectRefused("overhead.cpu_quota", () => resize({}, less));
+  expectRefused("resources.cpu_shares", () => resize({ cpu_shares: toLong(1) }));
+});
+
 test("unset and empty fields pass; a whole kubelet-like request passes", () => {
   validateRequest("ListContainers", {});
   validateRequest("ListContainers", { filter: { id: "", state: { state: 1 } } });

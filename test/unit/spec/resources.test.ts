@@ -2,6 +2,7 @@
 import { describe, expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
 import {
+  checkHugepages,
   explicitResources,
   mergedResources,
   ociResources,
@@ -11,7 +12,7 @@ import {
   withoutLowSwapLimit,
   withoutSwapLimit,
 } from "../../../src/spec/resources.ts";
-import { host } from "../../spec/inputs.ts";
+import { codeAndMessage, host } from "../../spec/inputs.ts";
 
 test("oomScoreAdjAdvice() names the key if the daemon may not set the value", () => {
   const weak = { ...host, oomScoreAdj: 0, capabilities: ["CAP_KILL"] };
@@ -97,6 +98,20 @@ describe("mergedResources()", () => {
         { page_size: "1GB", limit: toLong(1) },
       ],
     });
+  });
+});
+
+describe("checkHugepages()", () => {
+  const limits = (limit: number) => ({
+    hugepage_limits: [{ page_size: "2MB", limit: toLong(limit) }],
+  });
+
+  test("accepts equal limits, and refuses others", () => {
+    checkHugepages({}, {});
+    checkHugepages(limits(1), limits(1));
+    const changed = codeAndMessage(() => checkHugepages(limits(1), limits(2)));
+    expect(changed).toStartWith("FAILED_PRECONDITION: hugepage_limits: the limit of 2MB");
+    expect(codeAndMessage(() => checkHugepages({}, limits(2)))).toContain("FAILED_PRECONDITION");
   });
 });
 

@@ -37,8 +37,9 @@ export async function updateContainerResources(
   request: UpdateContainerResourcesRequest,
   call: Call,
 ): Promise<object> {
-  const container = context.containers.get(request.container_id ?? "");
-  const { id } = container;
+  const { id } = context.containers.get(request.container_id ?? "");
+  using _ = await context.nri?.enter();
+  const container = context.containers.get(id);
   requireUpdatable(container);
   const hasAnnotations = Object.keys(request.annotations ?? {}).length > 0;
   const annotations = hasAnnotations ? request.annotations : null;

@@ -12,7 +12,9 @@ export async function updatePodSandboxResources(
   request: UpdatePodSandboxResourcesRequest,
 ): Promise<object> {
   const { id } = context.sandboxes.get(request.pod_sandbox_id ?? "");
-  using _ = await context.sandboxes.lock(id);
+  using held = new DisposableStack();
+  held.use(await context.nri?.enter());
+  held.use(await context.sandboxes.lock(id));
   const sandbox = requireReady(context.sandboxes.get(id));
   const { overhead } = request;
   const resources = request.resources && withoutNegativeLimits(request.resources);

@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../../src/base/int64.ts";
 import { nri } from "../../src/proto/nri.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
@@ -151,6 +152,53 @@ test("a plugin gets the end of a container that exits during its synchronization
   await until("it hears", () => plugin.times("StopContainer") === 1);
   await daemon.client.RemoveContainer({ container_id: id });
   expect(plugin.times("RemoveContainer")).toBe(1);
+});
+
+/** Calls while one plugin thinks about the event and another one connects; returns what the latter is told. */
+async function connectDuring(event: string, call: () => Promise<unknown>) {
+  const { promise: asked, resolve: onAsk } = Promise.withResolvers<void>();
+  const { promise: answer, resolve: onAnswer } = Promise.withResolvers<Uint8Array>();
+  const thinks = () => {
+    onAsk();
+    return answer;
+  };
+  const { plugin } = await inService({ [event]: thinks });
+  const update = call();
+  await asked;
+  using late = new RawPlugin(plugins.socket, {});
+  await late.register(String(++serial), "raw");
+  await until("it is configured", () => late.times("Configure") === 1);
+  await sleep(100); // for the daemon to get to its synchronization
+  onAnswer(new Uint8Array());
+  await update;
+  await until("it is synchronized", () => late.times("Synchronize") === 1);
+  plugin[Symbol.dispose]();
+  const { payload } = late.heard.find(({ method }) => method === "Synchronize")!;
+  return api.SynchronizeRequest.decode(payload);
+}
+
+const limit = toLong(96 << 20);
+const limited = { memory_limit_in_bytes: limit };
+
+test("a plugin that connects during a container's update is told the limits after it", async () => {
+  const container_id = await sleeper();
+  const { containers } = await connectDuring("UpdateContainer", () =>
+    daemon.client.UpdateContainerResources({ container_id, linux: limited }),
+  );
+  const container = containers.find(({ id }) => id === container_id);
+  expect(container?.linux?.resources?.memory?.limit?.value).toEqual(limit);
+  await daemon.client.RemoveContainer({ container_id });
+});
+
+test("a plugin that connects during a pod's update is told the limits after it", async () => {
+  const config = daemon.hostPodConfig();
+  const pod_sandbox_id = await daemon.runPod(config);
+  const { pods } = await connectDuring("UpdatePodSandbox", () =>
+    daemon.client.UpdatePodSandboxResources({ pod_sandbox_id, resources: limited }),
+  );
+  const pod = pods.find(({ id }) => id === pod_sandbox_id);
+  expect(pod?.linux?.pod_resources?.memory?.limit?.value).toEqual(limit);
+  await daemon.removePod(pod_sandbox_id);
 });
 
 test("each event, also a notification, waits for the previous plugin's answer", async () => {

@@ -19,7 +19,7 @@ import { writeFileAtomic } from "../sys/file.ts";
 import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
 import { attachmentsOf, type CniAttachment, quarantineCache } from "./cni_cache.ts";
 import { cachedPods, readCache, removeCache, writeCache } from "./cni_cache.ts";
-import { ConfDir, executables, isSince11, parseConfList } from "./cni_conf.ts";
+import { ConfDir, executables, isSince11, parseConfList, readPlugins } from "./cni_conf.ts";
 import type { ConfList, ConfState, PluginConf } from "./cni_conf.ts";
 import { execPlugin, findPlugin } from "./cni_exec.ts";
 import { convertResult, parseResult, podIps } from "./cni_result.ts";
@@ -116,7 +116,7 @@ export class CniNetwork implements AsyncDisposable {
     if (list !== undefined && file !== path) return;
     const text = renderCniTemplate(readCniTemplate(template), cidrs);
     try {
-      parseConfList(text, path);
+      parseConfList(text, path, (name) => readPlugins(join(this.#options.confDir, name)));
     } catch (cause) {
       const message = `CNI template ${template} does not render to a valid list: ${messageOf(cause)}`;
       throw new CriError("FAILED_PRECONDITION", message, { cause });

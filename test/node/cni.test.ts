@@ -1,13 +1,23 @@
 // Tests deadlines, cancellation and locking of CNI commands, with shell scripts as plugins.
 import { expect, test } from "bun:test";
-import { closeSync, existsSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { hasEnded } from "../../src/sys/process.ts";
 import { until } from "../expect.ts";
 import {
+  calls,
   dir,
   failure,
+  input,
   ok,
   openNetwork,
   podOf,
@@ -122,4 +132,18 @@ test("GC waits for a running ADD, ADD waits for GC, and lists with disableGC hav
     ),
   ).toBe(true);
   expect(existsSync(join(dir, "log"))).toBe(false);
+});
+
+test("plugins of the folder with the network's name get ADD, and DEL after their files are gone", async () => {
+  const result = ok.replace("$V", "1.0.0");
+  for (const name of ["first", "second"]) recordingPlugin(name, result);
+  writeList("1.0.0", [{ type: "first" }]);
+  mkdirSync(join(dir, "net.d/pods"));
+  writeFileSync(join(dir, "net.d/pods/50-second.conf"), '{"type":"second","mtu":1400}');
+  await openNetwork().add(podOf("p1"), signal);
+  expect(input("second.ADD")).toMatchObject({ name: "pods", cniVersion: "1.0.0", mtu: 1400 });
+  rmSync(join(dir, "net.d"), { recursive: true });
+  await openNetwork().del(podOf("p1"), undefined, signal); // from the cache
+  expect(input("second.DEL")).toMatchObject({ name: "pods", mtu: 1400, prevResult: {} });
+  expect(calls()).toEqual(["ADD first", "ADD second", "DEL second", "DEL first"]);
 });

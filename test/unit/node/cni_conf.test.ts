@@ -124,6 +124,72 @@ describe("ConfDir", () => {
     expect(conf.current().list?.name).toBe("b");
   });
 
+  describe("adds the plugins of the folder with the network's name", () => {
+    const inFolder = (file: string, content: object | string) => {
+      mkdirSync(join(dir, "pods"), { recursive: true });
+      const text = typeof content === "string" ? content : JSON.stringify(content);
+      writeFileSync(join(dir, "pods", file), text);
+    };
+    const writeList = (more: object, file = "10-a.conflist") =>
+      writeFileSync(join(dir, file), JSON.stringify({ name: "pods", ...more }));
+    const types = (conf: ConfDir) => conf.current().list?.plugins.map(({ type }) => type);
+    const bridge = { plugins: [{ type: "bridge" }] };
+
+    test("behind its own, in the order of the files, and sees each change", () => {
+      writeList(bridge);
+      const conf = new ConfDir(dir);
+      expect(types(conf)).toEqual(["bridge"]);
+      inFolder("20-b.conf", { type: "tuning", mtu: 1400 });
+      inFolder("10-a.conf", { type: "portmap" });
+      for (const ignored of [".05-x.conf", "30-c.conflist", "40-d.json"]) inFolder(ignored, "{");
+      expect(types(conf)).toEqual(["bridge", "portmap", "tuning"]);
+      const state = conf.current();
+      expect(state.list?.plugins[2]).toEqual({ type: "tuning", mtu: 1400 });
+      expect(conf.current()).toBe(state);
+      inFolder("20-b.conf", { type: "vrf" });
+      expect(types(conf)).toEqual(["bridge", "portmap", "vrf"]);
+      rmSync(join(dir, "pods"), { recursive: true });
+      expect(types(conf)).toEqual(["bridge"]);
+    });
+
+    test("also if it has none itself", () => {
+      writeList({});
+      inFolder("10-a.conf", { type: "ptp" });
+      expect(types(new ConfDir(dir))).toEqual(["ptp"]);
+    });
+
+    test("unless the list says that it has them all, or is a single plugin", () => {
+      inFolder("10-a.conf", { type: "ptp" });
+      for (const loadOnlyInlinedPlugins of [true, "true"]) {
+        writeList({ ...bridge, loadOnlyInlinedPlugins });
+        expect(types(new ConfDir(dir))).toEqual(["bridge"]);
+      }
+      writeList({ loadOnlyInlinedPlugins: true });
+      const problem = expect.stringContaining("10-a.conflist: plugins is missing");
+      expect(new ConfDir(dir).current()).toEqual({ lists: [], problem });
+      writeList({ type: "macvlan" }, "05-a.conf");
+      expect(types(new ConfDir(dir))).toEqual(["macvlan"]);
+    });
+
+    test("and keeps the last valid list while one of them is broken", () => {
+      writeList(bridge);
+      inFolder("10-a.conf", { type: "ptp" });
+      const conf = new ConfDir(dir);
+      conf.current();
+      inFolder("10-a.conf", "{");
+      expect(types(conf)).toEqual(["bridge", "ptp"]);
+      expect(conf.current().problem).toContain("pods/10-a.conf: is not JSON");
+      inFolder("10-a.conf", { mtu: 1 });
+      expect(conf.current().problem).toContain("pods/10-a.conf: type is missing");
+    });
+
+    test("unless that is a file", () => {
+      writeList(bridge);
+      writeFileSync(join(dir, "pods"), "");
+      expect(new ConfDir(dir).current()).toMatchObject({ list: bridge });
+    });
+  });
+
   test("forgets that the folder could not be read, though its files are the same", () => {
     const path = join(dir, "net.d");
     const conf = new ConfDir(path);

@@ -40,11 +40,9 @@ const noControls = /^[^\p{Cc}]*$/u;
 const line = (bytesMax: number) => text(bytesMax, noControls, "must have no control characters");
 /** Kubernetes allows 253 characters; other clients may use longer names. */
 const name = text(1_024, /^[^\p{Cc}/]*$/u, "must have no slash and no control characters");
-export const token = text(
-  253,
-  /^[^\s\p{Cc}]*$/u,
-  "must have no white space and no control characters",
-);
+const word = (bytesMax: number) =>
+  text(bytesMax, /^[^\s\p{Cc}]*$/u, "must have no white space and no control characters");
+export const token = word(253);
 export const image = line(4_096);
 export const handler = line(253);
 const noNul = text(pathBytesMax, /^[^\0]*$/, "must have no NUL");
@@ -148,7 +146,7 @@ export const podConfig = message<cri.PodSandboxConfig>({
   log_directory: absolutePath,
   dns_config: message<cri.DNSConfig>({
     servers: list(64, token),
-    searches: list(64, token),
+    searches: list(64, word(254)), // a name of 253 characters and the root's dot
     options: list(64, token),
   }),
   port_mappings: list(
@@ -171,7 +169,8 @@ export const podConfig = message<cri.PodSandboxConfig>({
       countMax: listMax,
       bytesMax: 1 << 20,
       key: text(256, /^[\w@:./-]+$/, "must be a sysctl's name"),
-      value: text(4_096, /^[\t\x20-\x7e]+$/, "must be one line of ASCII text"),
+      // Kubernetes allows any value: none, and the newline that ends a YAML block, are harmless.
+      value: text(4_096, /^[\t\x20-\x7e]*\n?$/, "must be one line of ASCII text"),
     }),
     overhead: resources,
     resources,

@@ -207,7 +207,11 @@ describe("network", () => {
   });
 
   test("sysctls hold in the pod", async () => {
-    const sysctls = { "net.ipv4.ip_unprivileged_port_start": "80", "kernel.shm_rmid_forced": "1" };
+    const sysctls = {
+      "net.ipv4.ip_unprivileged_port_start": "80\n", // of a YAML block
+      "net.ipv4.ip_local_reserved_ports": "",
+      "kernel.shm_rmid_forced": "1",
+    };
     const config = daemon.podConfig({ linux: { sysctls } });
     const id = await daemon.runPod(config);
     const script =

@@ -73,6 +73,9 @@ const ids = (count: number) => Array.from({ length: count }, () => ({ length: 1 
 const userns = (count: number): PodSandboxConfig => ({
   linux: { security_context: { namespace_options: { userns_options: { uids: ids(count) } } } },
 });
+const sysctl = (value: string): PodSandboxConfig => ({
+  linux: { sysctls: { "net.ipv4.tcp_rmem": value } },
+});
 const runAs = (run_as_user: bigint): PodSandboxConfig => ({
   linux: { security_context: { run_as_user: { value: toLong(run_as_user) } } },
 });
@@ -146,6 +149,13 @@ describe("a value within its bounds is accepted, the next one refused:", () => {
       () => runPod({ port_mappings: [{ host_ip: "::1" }] }),
       () => runPod({ port_mappings: [{ host_ip: "localhost" }] }),
     ],
+    [
+      "search domain",
+      () => runPod({ dns_config: { searches: [`${"d".repeat(253)}.`] } }),
+      () => runPod({ dns_config: { searches: ["d".repeat(255)] } }),
+    ],
+    ["no sysctl value", () => runPod(sysctl("")), () => runPod(sysctl("\n\n"))],
+    ["sysctl value", () => runPod(sysctl("4096\t8192\n")), () => runPod(sysctl("1\n0"))],
     [
       "run_as_group",
       () =>

@@ -29,15 +29,22 @@ export async function* readLog(path: string, options: LogOptions = {}): AsyncGen
   await using log = await openLog(path, options.tail);
   using changes = watchFile(path);
   const middleOfLine = new Set<StreamName>();
-  for (;;) {
-    // Checked before reading, so that all output before the container's exit is read.
-    const last = options.follow === undefined || options.follow.aborted;
-    const seen = changes.count();
+  async function* output(): AsyncGenerator<Piece> {
     for await (const lines of log.lines()) {
       const wanted = lines.filter((line) => isWanted(line, options));
       yield* pieces(wanted, options.timestamps ? middleOfLine : undefined);
     }
-    if (await log.reopenIfRotated()) {
+  }
+  for (;;) {
+    // Checked before reading, so that all output before the container's exit is read.
+    const last = options.follow === undefined || options.follow.aborted;
+    const seen = changes.count();
+    yield* output();
+    const change = await log.change();
+    // Once the new file is there, the monitor writes no more to the old one; it may have since that was read.
+    if (change === "rotated") yield* output();
+    if (change !== "none") {
+      await log.restart();
       changes.restart();
       continue;
     }
@@ -48,6 +55,7 @@ export async function* readLog(path: string, options: LogOptions = {}): AsyncGen
 
 async function openLog(path: string, tail: number | undefined) {
   let file = await open(path);
+  let next: FileHandle | undefined;
   let offset = tail === undefined ? 0 : await tailOffset(file, tail);
   let rest = Buffer.alloc(0);
   const buffer = Buffer.alloc(chunkBytes);
@@ -65,22 +73,40 @@ async function openLog(path: string, tail: number | undefined) {
     }
   }
 
-  /** Opens the new file if the kubelet has rotated the log. */
-  async function reopenIfRotated(): Promise<boolean> {
-    const now = await stat(path).catch((error: unknown) => {
-      if (errnoOf(error) === "ENOENT") return undefined;
-      throw error;
-    });
+  /** Opens the new file, too, if the kubelet has rotated the log: it may be rotated again at any time. */
+  async function change(): Promise<"none" | "truncated" | "rotated"> {
+    const now = await ifExists(stat(path));
     const opened = await file.stat();
-    if (now === undefined || (now.ino === opened.ino && now.size >= offset)) return false;
-    await file.close();
-    file = await open(path);
-    offset = 0;
-    rest = Buffer.alloc(0);
-    return true;
+    if (now?.ino === opened.ino) return now.size < offset ? "truncated" : "none";
+    next = await ifExists(open(path));
+    return next === undefined ? "none" : "rotated";
   }
 
-  return { lines, reopenIfRotated, [Symbol.asyncDispose]: () => file.close() };
+  /** Continues at the beginning, of the new file if there is one. */
+  async function restart(): Promise<void> {
+    if (next !== undefined) {
+      await file.close();
+      file = next;
+      next = undefined;
+    }
+    offset = 0;
+    rest = Buffer.alloc(0);
+  }
+
+  const close = async () => {
+    await file.close();
+    await next?.close();
+  };
+  return { lines, change, restart, [Symbol.asyncDispose]: close };
+}
+
+async function ifExists<T>(result: Promise<T>): Promise<T | undefined> {
+  try {
+    return await result;
+  } catch (error) {
+    if (errnoOf(error) === "ENOENT") return undefined;
+    throw error;
+  }
 }
 
 function splitLines(bytes: Buffer): Buffer[] {
@@ -176,19 +202,22 @@ function watchFile(path: string) {
   let count = 0;
   let wake = () => {};
   const start = () => {
-    const watcher = watch(path, { persistent: false }, () => {
-      count++;
-      wake();
-    });
-    watcher.on("error", () => {}); // Polling continues.
-    return watcher;
+    try {
+      const watcher = watch(path, { persistent: false }, () => {
+        count++;
+        wake();
+      });
+      return watcher.on("error", () => {}); // Polling continues.
+    } catch {
+      return undefined; // Rotated again, and the new file is not there yet: polling finds it.
+    }
   };
   let watcher = start();
   return {
     count: () => count,
     /** Watches the new file of the path. */
     restart(): void {
-      watcher.close();
+      watcher?.close();
       watcher = start();
     },
     async after(seen: number, ended: AbortSignal | undefined): Promise<void> {
@@ -201,6 +230,6 @@ function watchFile(path: string) {
       ended?.removeEventListener("abort", wake);
       clearTimeout(timer);
     },
-    [Symbol.dispose]: () => watcher.close(),
+    [Symbol.dispose]: () => watcher?.close(),
   };
 }

@@ -1,6 +1,7 @@
 // Tests reading and following container logs.
-import { afterAll, expect, test } from "bun:test";
+import { afterAll, expect, spyOn, test } from "bun:test";
 import { appendFileSync, mkdtempSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { open } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { sinceMsOf } from "../../../src/cli/logs.ts";
@@ -50,6 +51,36 @@ test("readLog finds the last lines of a large file with lines of many sizes", as
     const seen = (await read({ tail })).map((piece) => piece.replace("stdout: ", ""));
     expect(seen.join("")).toBe(`${lines.slice(-tail).join("\n")}\n`);
   }
+});
+
+type Readable = { read: (...o: unknown[]) => Promise<{ bytesRead: number }> };
+
+test("readLog loses nothing that is written before a rotation but after its last read", async () => {
+  writeFileSync(path, entries("stdout F 1"));
+  const file = await open(path);
+  const prototype = Object.getPrototypeOf(file) as Readable;
+  await file.close();
+  const ended = new AbortController();
+  let rotations = 0;
+  const { read: readFile } = prototype;
+  using _ = spyOn(prototype, "read").mockImplementation(async function (this: Readable, ...o) {
+    const result = await readFile.apply(this, o);
+    if (result.bytesRead > 0 || rotations === 2) return result;
+    // The reader takes this for the end of the log.
+    // The second one comes while the first old file is read again.
+    appendFileSync(path, entries(`stdout F old ${++rotations}`));
+    renameSync(path, `${path}.${rotations}`);
+    const create = () => writeFileSync(path, entries(`stdout F new ${rotations}`));
+    if (rotations === 1) create();
+    else
+      setTimeout(() => {
+        create();
+        ended.abort();
+      }, 20); // as late as the kubelet asks for it
+    return result;
+  });
+  const seen = (await read({ follow: ended.signal })).join("").replaceAll("stdout: ", "");
+  expect(seen).toBe("1\nold 1\nnew 1\nold 2\nnew 2\n");
 });
 
 test("readLog follows through rotation and truncation until it is aborted", async () => {

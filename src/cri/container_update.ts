@@ -82,8 +82,11 @@ export async function changeResources(
   const old = withoutLowSwapLimit(container.config.linux?.resources ?? {});
   const merged = mergedResources(old, supportedResources(context, id, given));
   const oomScoreAdj = wantedOomScoreAdj(context, given);
-  if (container.phase.phase === "running") checkHugepages(old, merged);
   const spec = await readSpec(context, id);
+  if (container.phase.phase === "running") {
+    checkHugepages(old, merged, spec.linux.resources);
+    merged.hugepage_limits = old.hugepage_limits ?? [];
+  }
   // Runtimes keep limits that an update omits: to roll back, "no pids limit" must be explicit.
   const none = pidsLimit === undefined ? {} : { pids: { limit: -1n } };
   const before: OciResources = { ...none, ...spec.linux.resources };

@@ -24,7 +24,7 @@ import type { LinuxContainerResources } from "../proto/types.ts";
 import { adjustedSpec } from "../spec/nri_adjustment.ts";
 import { applyCdi } from "../spec/cdi.ts";
 import type { OciSpec } from "../spec/oci.ts";
-import { mergedResources } from "../spec/resources.ts";
+import { adjustedRecord } from "../spec/resources.ts";
 import { namespaceOptions } from "../spec/namespace_options.ts";
 import { evicted, type Container } from "../state/container.ts";
 import { podName, type Sandbox } from "../state/sandbox.ts";
@@ -365,6 +365,6 @@ async function evict(context: Context, id: string, reason: string): Promise<void
 /** Later updates start from the resources on record (container_update.ts). */
 function withResources(container: Container, given: LinuxContainerResources): Container {
   const { config } = container;
-  const resources = mergedResources(config.linux?.resources ?? {}, given);
+  const resources = adjustedRecord(config.linux?.resources ?? {}, given);
   return { ...container, config: { ...config, linux: { ...config.linux, resources } } };
 }

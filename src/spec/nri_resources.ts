@@ -4,6 +4,7 @@ import type { LinuxCPU, LinuxMemory, LinuxResources } from "../proto/nri_types.t
 import type { HostInfo } from "./spec_inputs.ts";
 import type { OciBlockIO, OciCpu, OciDeviceRule, OciMemory, OciResources } from "./oci_types.ts";
 import { unsupported } from "./refusals.ts";
+import { ociPageSize } from "./resources.ts";
 
 const memoryFields = {
   limit: "limit",
@@ -34,7 +35,7 @@ export function adjustedResources(
   if (Object.keys(cpu).length > 0) result.cpu = cpu;
   const pages = new Map((old.hugepageLimits ?? []).map((limit) => [limit.pageSize, limit]));
   for (const { page_size, limit } of given.hugepage_limits ?? []) {
-    const pageSize = (page_size ?? "").replace(/i?B$/, "") + "B";
+    const pageSize = ociPageSize(page_size);
     if (!host.hugepageSizes.includes(pageSize)) {
       throw cannot(`a hugepage limit for ${pageSize}`, "this host's hugetlb controller lacks it");
     }

@@ -66,20 +66,41 @@ export function mergedResources(
 }
 
 /**
- * Accepts the limits that the container was created with, as a kubelet repeats them.
- * @throws CriError FAILED_PRECONDITION for others: runtimes cannot change them.
+ * Returns the resources to record of a container that NRI plugins adjusted at its creation. Limits of huge pages stay
+ * those of CRI: they cannot change later, and a kubelet repeats its own in each update.
+ */
+export function adjustedRecord(
+  requested: LinuxContainerResources,
+  adjusted: LinuxContainerResources,
+): LinuxContainerResources {
+  const { hugepage_limits = [] } = requested;
+  return { ...mergedResources(requested, adjusted), hugepage_limits };
+}
+
+/**
+ * Accepts the limits of a running container's record, as a kubelet repeats them, and those of its bundle, which NRI
+ * plugins may have set. @throws CriError FAILED_PRECONDITION for others: runtimes cannot change them.
  */
 export function checkHugepages(
   old: LinuxContainerResources,
   merged: LinuxContainerResources,
+  bundle: OciResources,
 ): void {
-  const limits = new Map((old.hugepage_limits ?? []).map((one) => [one.page_size, one.limit]));
+  const recorded = new Map((old.hugepage_limits ?? []).map((one) => [one.page_size, one.limit]));
+  const set = new Map((bundle.hugepageLimits ?? []).map((one) => [one.pageSize, one.limit]));
   for (const { page_size, limit } of merged.hugepage_limits ?? []) {
-    if (toBigInt(limits.get(page_size)) === toBigInt(limit)) continue;
+    const wanted = toBigInt(limit);
+    if (wanted === toBigInt(recorded.get(page_size))) continue;
+    if (wanted === set.get(ociPageSize(page_size))) continue;
     throw unsupported(
       `hugepage_limits: the limit of ${page_size} cannot be changed in a running container`,
     );
   }
+}
+
+/** "2MB" for CRI's "2MiB" or "2M", too. */
+export function ociPageSize(size: string | null | undefined): string {
+  return (size ?? "").replace(/i?B$/, "") + "B";
 }
 
 /**
@@ -91,7 +112,10 @@ export function updatedResources(
   { was, wanted }: { was: OciResources; wanted: OciResources },
 ): OciResources {
   const pages = new Map((bundle.hugepageLimits ?? []).map((one) => [one.pageSize, one]));
-  for (const one of wanted.hugepageLimits ?? []) pages.set(one.pageSize, one);
+  const old = new Map((was.hugepageLimits ?? []).map((one) => [one.pageSize, one.limit]));
+  for (const one of wanted.hugepageLimits ?? []) {
+    if (one.limit !== old.get(one.pageSize)) pages.set(one.pageSize, one);
+  }
   return {
     ...bundle,
     ...nonEmpty("memory", { ...bundle.memory, ...changes(was.memory, wanted.memory) }),
@@ -261,7 +285,7 @@ function hugepageLimits(
 ): NonNullable<OciResources["hugepageLimits"]> {
   const result = [];
   for (const { page_size, limit } of resources.hugepage_limits ?? []) {
-    const pageSize = (page_size ?? "").replace(/i?B$/, "") + "B";
+    const pageSize = ociPageSize(page_size);
     const bytes = toBigInt(limit);
     if (host.hugepageSizes.includes(pageSize)) {
       result.push({ pageSize, limit: bytes });

@@ -2,6 +2,7 @@
 import { describe, expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
 import {
+  adjustedRecord,
   checkHugepages,
   explicitResources,
   mergedResources,
@@ -101,17 +102,38 @@ describe("mergedResources()", () => {
   });
 });
 
-describe("checkHugepages()", () => {
+describe("of huge pages, which cannot change while a container runs,", () => {
   const limits = (limit: number) => ({
     hugepage_limits: [{ page_size: "2MB", limit: toLong(limit) }],
   });
+  const bundle = (limit: bigint) => ({
+    devices: [],
+    hugepageLimits: [{ pageSize: "2MB", limit }],
+  });
 
-  test("accepts equal limits, and refuses others", () => {
-    checkHugepages({}, {});
-    checkHugepages(limits(1), limits(1));
-    const changed = codeAndMessage(() => checkHugepages(limits(1), limits(2)));
+  test("checkHugepages() accepts recorded and set limits, and refuses others", () => {
+    checkHugepages({}, {}, bundle(0n));
+    checkHugepages(limits(1), limits(1), bundle(3n));
+    checkHugepages(limits(1), limits(3), bundle(3n));
+    const changed = codeAndMessage(() => checkHugepages(limits(1), limits(2), bundle(3n)));
     expect(changed).toStartWith("FAILED_PRECONDITION: hugepage_limits: the limit of 2MB");
-    expect(codeAndMessage(() => checkHugepages({}, limits(2)))).toContain("FAILED_PRECONDITION");
+    const added = codeAndMessage(() => checkHugepages({}, limits(2), { devices: [] }));
+    expect(added).toContain("FAILED_PRECONDITION");
+  });
+
+  test("adjustedRecord() keeps CRI's limits, and takes what else plugins set", () => {
+    const adjusted = { ...limits(3), cpu_shares: toLong(7) };
+    expect(adjustedRecord(limits(1), adjusted)).toMatchObject({
+      ...limits(1),
+      cpu_shares: toLong(7),
+    });
+  });
+
+  test("updatedResources() keeps a plugin's limit when CRI's is repeated", () => {
+    const repeated = { was: bundle(1n), wanted: bundle(1n) };
+    expect(updatedResources(bundle(3n), repeated)).toEqual(bundle(3n));
+    const changed = { was: bundle(1n), wanted: bundle(2n) };
+    expect(updatedResources(bundle(3n), changed)).toEqual(bundle(2n));
   });
 });
 

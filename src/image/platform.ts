@@ -23,7 +23,7 @@ const arm: Platform = { architecture: "arm", variants: ["v7", "v6", "v5", ""] };
 
 /**
  * Returns architectures in the spelling of image configs, best first: this machine's, then, as in containerd's
- * platforms.Only, the one of 32 bits whose programs most of its kind run, too. A machine that does not fails to start the container.
+ * platforms.Only, the one of 32 bits. A machine that runs no programs of 32 bits fails to start the container.
  */
 export function hostPlatforms(arch: string = process.arch, flags = cpuFlags()): Platform[] {
   switch (arch) {

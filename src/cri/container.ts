@@ -121,7 +121,7 @@ export async function checkpointContainer(
   call: Call,
 ): Promise<object> {
   const { id } = context.containers.get(request.container_id ?? "");
-  using _ = await context.containers.lock(id);
+  using _ = await context.containers.lock(id, call.signal);
   const container = requireRunning(context.containers.get(id));
   requireCheckpoints(container);
   const { runtimeTimeoutMs } = context.config;

@@ -52,14 +52,15 @@ export async function createContainer(
   if (isInGuest(handler)) checkGuestMounts(config.mounts ?? []);
   getHandler(context, config.image!.runtime_handler ?? "");
   const image = getImage(context, config.image!.image!);
-  refuseWhileStarting(containersOf(context, sandbox.id), config, context.starting);
   const name = containerName(config, sandbox.config);
   const id = await context.making.join(name, call.signal, async () => {
     const resolved = withImageRefs(context, config);
     const systemd = await systemdRules(context, { sandbox, config: resolved, image });
     const parts = { sandbox, image, systemd };
     const container = newContainer(context, { ...parts, config: resolved, name });
-    using _ = await context.nri?.enter();
+    using _ = await context.nri?.enter(call.signal);
+    // After the gate: an earlier attempt may have left it just before, to be started.
+    refuseWhileStarting(containersOf(context, sandbox.id), config, context.starting);
     context.containers.reserve(name, container.id);
     await makeContainer(context, container, { ...parts, call });
     return container.id;
@@ -152,7 +153,7 @@ async function makeContainer(
     );
     await adjusted?.keepChanges();
     // Stop and Remove of the sandbox only see listed containers: list this one before they begin, or fail.
-    using _ = await context.sandboxes.lock(sandbox.id);
+    using _ = await context.sandboxes.lock(sandbox.id, call.signal);
     await readySandbox(context, sandbox.id);
     throwIfAborted(name, call.signal);
     await step("container-created", () =>

@@ -1,5 +1,6 @@
 // StartContainer: asks the monitor to start a container and commits the outcome.
 import { join } from "node:path";
+import { throwIfAborted } from "../base/abort.ts";
 import { nowNs } from "../base/clock.ts";
 import { CriError, codeOf, messageOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
@@ -9,7 +10,7 @@ import type { Started, StartRequest } from "../monitor/protocol.ts";
 import type { StartContainerRequest } from "../proto/types.ts";
 import { oomScoreAdjAdvice } from "../spec/resources.ts";
 import { running, startFailed, type Container } from "../state/container.ts";
-import type { Context } from "./context.ts";
+import type { Call, Context } from "./context.ts";
 import { containerFields } from "./log_subject.ts";
 import { startRequest } from "./monitor_requests.ts";
 import { callMonitorWithRetry } from "./monitor_retry.ts";
@@ -21,27 +22,28 @@ import { targetPid } from "./spec_inputs.ts";
 export async function startContainer(
   context: Context,
   request: StartContainerRequest,
+  { signal }: Call,
 ): Promise<object> {
   const { id } = context.containers.get(request.container_id ?? "");
-  using _ = await context.nri?.enter();
-  await start(context, id);
-  return {};
-}
-
-async function start(context: Context, id: string): Promise<void> {
-  using _ = await context.containers.lock(id);
+  using held = new DisposableStack();
+  held.use(await context.nri?.enter(signal));
+  held.use(await context.containers.lock(id, signal));
   const container = context.containers.get(id);
   requireStartable(container);
   const sandbox = await readySandbox(context, container.sandboxId);
   targetPid(context, container); // throws if the target, whose pid is in the spec, has exited since
   const { command } = handlerOf(context, container);
   const args = startRequest(context, container, { sandbox, runtime: command });
+  // A kubelet that has given up finds it CREATED and creates another attempt, beside which this one would run.
+  // From here on it is in context.starting, which refuses that attempt until the outcome is known.
+  throwIfAborted(`starting container ${id}`, signal);
   await commitStart(context, args, async () => {
     requireRootMounted(args.bundle);
     await context.nri?.startContainer(sandbox, container);
     const startIt = () => step("container-start", () => context.monitor.call("start", args));
     return context.crowds.containers.enter(undefined, startIt);
   });
+  return {};
 }
 
 /** Commits the outcome of a start that an earlier daemon requested. @throws as the start does. */

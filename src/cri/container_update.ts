@@ -2,7 +2,6 @@
 // from before the update; an update that fails, or that a crash cuts off, is rolled back to those.
 import { rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { throwIfAborted } from "../base/abort.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { toBigInt, toLong } from "../base/int64.ts";
 import { step } from "../base/failpoints.ts";
@@ -38,7 +37,7 @@ export async function updateContainerResources(
   call: Call,
 ): Promise<object> {
   const { id } = context.containers.get(request.container_id ?? "");
-  using _ = await context.nri?.enter();
+  using _ = await context.nri?.enter(call.signal);
   const container = context.containers.get(id);
   requireUpdatable(container);
   const hasAnnotations = Object.keys(request.annotations ?? {}).length > 0;
@@ -70,10 +69,9 @@ export async function changeResources(
   { resources: given, pidsLimit, annotations }: Update,
   call: Call,
 ): Promise<{ before: OciResources; after: OciResources }> {
-  using _ = await context.containers.lock(id);
+  using _ = await context.containers.lock(id, call.signal);
   const container = context.containers.get(id);
   requireUpdatable(container);
-  throwIfAborted(`updating container ${id}`, call.signal);
   if (!(await rollBackUpdate(context, container))) {
     // This update's record would replace that of the limits from before the earlier one.
     const message = `updating container ${id}: an earlier update failed and cannot be rolled back (the daemon's log says why): try again later, or replace the container`;

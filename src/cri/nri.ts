@@ -82,8 +82,8 @@ class Nri implements NriEvents, AsyncDisposable {
     return this.#host.relaunch();
   }
 
-  enter(): Promise<Disposable> {
-    return this.#host.enter();
+  enter(signal: AbortSignal): Promise<Disposable> {
+    return this.#host.enter(signal);
   }
 
   async runPodSandbox(sandbox: Sandbox): Promise<void> {

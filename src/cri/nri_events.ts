@@ -20,7 +20,7 @@ export type NriEvents = {
    * Keeps plugins from synchronizing between an event and its record. Call it before locking a sandbox or
    * container.
    */
-  enter(): Promise<Disposable>;
+  enter(signal: AbortSignal): Promise<Disposable>;
 
   /** May be refused; the pod is not listed yet. */
   runPodSandbox(sandbox: Sandbox): Promise<void>;

@@ -168,8 +168,8 @@ function needsPause({ sandbox }: Making): boolean {
 
 /** Lists the sandbox once the NRI plugins have accepted it. */
 async function becomeReady(making: Making): Promise<void> {
-  const { sandbox, context } = making;
-  using _ = await context.nri?.enter();
+  const { sandbox, context, call } = making;
+  using _ = await context.nri?.enter(call.signal);
   await context.nri?.runPodSandbox(sandbox);
   await step("sandbox-ready", () => context.sandboxes.put(ready(sandbox)));
   checkPause(making);

@@ -50,9 +50,11 @@ async function stopAlone(context: Context, id: string, signal: AbortSignal): Pro
 export async function abandonNetwork(
   context: Context,
   request: AbandonNetworkRequest,
+  { signal }: Call,
 ): Promise<object> {
   const { id } = context.sandboxes.get(request.pod_sandbox_id ?? "");
-  using _ = await context.sandboxes.lock(id); // no DEL is under way, which would record its own failure
+  // No DEL is under way then, which would record its own failure.
+  using _ = await context.sandboxes.lock(id, signal);
   await context.cni.abandon(id);
   return {};
 }

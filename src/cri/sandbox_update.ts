@@ -3,18 +3,19 @@
 import type { LinuxPodSandboxConfig, UpdatePodSandboxResourcesRequest } from "../proto/types.ts";
 import { withoutNegativeLimits } from "../spec/resources.ts";
 import { limitPod } from "./cgroups.ts";
-import type { Context } from "./context.ts";
+import type { Call, Context } from "./context.ts";
 import { requireReady } from "./preconditions.ts";
 
 /** @throws CriError NOT_FOUND, FAILED_PRECONDITION when the pod is not ready or the kernel refuses. */
 export async function updatePodSandboxResources(
   context: Context,
   request: UpdatePodSandboxResourcesRequest,
+  { signal }: Call,
 ): Promise<object> {
   const { id } = context.sandboxes.get(request.pod_sandbox_id ?? "");
   using held = new DisposableStack();
-  held.use(await context.nri?.enter());
-  held.use(await context.sandboxes.lock(id));
+  held.use(await context.nri?.enter(signal));
+  held.use(await context.sandboxes.lock(id, signal));
   const sandbox = requireReady(context.sandboxes.get(id));
   const { overhead } = request;
   const resources = request.resources && withoutNegativeLimits(request.resources);

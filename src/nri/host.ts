@@ -94,9 +94,9 @@ export class NriHost implements AsyncDisposable {
     this.#set.checkRequired(what);
   }
 
-  /** Held by a change from its event until it is recorded (PluginSet.gate). */
-  enter(): Promise<Disposable> {
-    return this.#set.gate.enter();
+  /** Held by a change from its event until it is recorded (PluginSet.gate). Throws as Gate.enter() does. */
+  enter(signal: AbortSignal): Promise<Disposable> {
+    return this.#set.gate.enter(signal);
   }
 
   /**

@@ -370,9 +370,12 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     return this.#locks.isHeld(key);
   }
 
-  /** Locks a key; callers are served in order. */
-  lock(key: string): Promise<Disposable> {
-    return this.#locks.acquire(key);
+  /**
+   * Locks a key; callers are served in order.
+   * @throws CriError CANCELLED or DEADLINE_EXCEEDED when the signal aborts before the key is free.
+   */
+  lock(key: string, signal?: AbortSignal): Promise<Disposable> {
+    return this.#locks.acquire(key, signal);
   }
 }
 

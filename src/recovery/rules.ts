@@ -7,6 +7,7 @@
 //   start was cut off: claimed
 // - a record of a newer version: refused; an older one: migrated; a damaged one, or no file: set aside, or
 //   passed over on a full disk; a folder before its first record: removed (state/store.ts)
+// - a record left to be rolled back, whose name another one has by now: kept without the name (state/store.ts)
 // - a record whose folder in the graph is lost, with its last change in `state`: a sandbox's is restored
 //   as abandoned, a container's removed (state/store.ts)
 // - pods and containers of this boot that the other cgroup driver made: refused (cgroup_driver.ts)

@@ -206,5 +206,6 @@ export function containerRecords(folder: string, changes: string): StoreOptions<
       return { ...container, config };
     },
     fromJson: (json) => v.parse(ContainerSchema, json),
+    isLeftover: ({ phase }) => phase.phase === "creating",
   };
 }

@@ -207,5 +207,6 @@ export function sandboxRecords(folder: string, changes: string): StoreOptions<Sa
       return { ...sandbox, config };
     },
     fromJson: (json) => v.parse(SandboxSchema, json),
+    isLeftover: ({ phase, ending }) => phase.phase === "creating" || ending === "undo",
   };
 }

@@ -25,6 +25,8 @@ export type StoreOptions<Record> = {
   toJson: (record: Record) => object;
   /** @throws with the reason why the JSON is no record. */
   fromJson: (json: unknown) => Record;
+  /** True for a record that is only left to be rolled back; another one may have its name by now. */
+  isLeftover?: (record: Record) => boolean;
   /** Called if a change that happened cannot be written, or would not outlive a reboot. */
   onUnwritten?: (problem: string) => void;
   /** Called at each change of the list; undefined: not listed. */
@@ -76,13 +78,17 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     for (const { id, texts } of found) this.#refuseNewer(id, texts);
     const problems: string[] = [];
     await this.#removeStrays(new Set(ids), problems);
+    const leftovers: Record[] = [];
     for (const { id, files, texts } of found) {
       if (texts.length === 0 && files.isUnbegun()) {
         await attempt(() => removeTree(this.folderOf(id)), problems);
         continue;
       }
       try {
-        this.#add(id, this.#newest(id, texts, problems));
+        const record = this.#newest(id, texts, problems);
+        if (record.id !== id) throw new Error(`its id is ${record.id}`);
+        if (this.#options.isLeftover?.(record)) leftovers.push(record);
+        else this.#add(record);
         this.#files.set(id, files);
       } catch (error) {
         const done = await this.#moveAside(id, files, setAside);
@@ -90,6 +96,11 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
         continue;
       }
       await attempt(() => files.removeUnreadable(), problems);
+    }
+    // Last, so that none takes the name from a record in use.
+    for (const record of leftovers) {
+      this.#records.set(record);
+      if (!this.#names.has(record.name)) this.#names.set(record.name, record.id);
     }
     this.#interrupted.push(...names.filter((name) => name.startsWith(removing)));
     return problems;
@@ -152,12 +163,11 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     }
   }
 
-  #add(id: string, record: Record): void {
-    if (record.id !== id) throw new Error(`its id is ${record.id}`);
+  #add(record: Record): void {
     const other = this.#names.get(record.name);
     if (other !== undefined) throw new Error(`its name belongs to ${other}`);
     this.#records.set(record);
-    this.#names.set(record.name, id);
+    this.#names.set(record.name, record.id);
   }
 
   /** Returns the newest readable record. @throws the problem of the newest if there is none. */

@@ -175,6 +175,31 @@ describe("the records of sandboxes and containers", () => {
     await expectWhole();
   });
 
+  test("left by a creation whose rollback failed, with the name of what runs: undone alone", async () => {
+    await daemon.stop();
+    const names = { sandbox: podId, container: containerId };
+    const planted: string[] = [];
+    for (const kind of kinds) {
+      const file = recordFile(daemon.dir, kind, names[kind]);
+      const { name } = JSON.parse(readFileSync(file, "utf8")) as { name: string };
+      // Folders are read in no order that can be chosen: of eight, some come before the one that runs.
+      for (let index = 0; index < 8; index++) {
+        const creating = { name, phase: { phase: "creating" } };
+        plant(
+          kind,
+          index,
+          another(kind, index, (record) => ({ ...record, ...creating })),
+        );
+        planted.push(join(folderOf(kind), fakeId(kind, index)));
+      }
+    }
+    await daemon.start();
+    await expectWhole();
+    await until("they are undone", () => planted.every((folder) => !existsSync(folder)));
+    expect(setAside()).toEqual([]);
+    await expectWhole();
+  });
+
   test.each(kinds)("a %s of a newer version: told of, and not touched", async (kind) => {
     await daemon.stop();
     const text = another(kind, 1, (record) => ({ ...record, version: 99, phase: { new: true } }));

@@ -103,6 +103,38 @@ test("release leaves a name alone that has another holder by now", async () => {
   rmSync(dir, { recursive: true });
 });
 
+test.each([
+  ["a", "b"],
+  ["b", "a"],
+])(
+  "load gives a name to the record in use (%s), not to one left to be rolled back (%s)",
+  async (used, left) => {
+    const dir = mkdtempSync(join(tmpdir(), "isulad-store-"));
+    const open = () =>
+      new Store<Thing>({
+        kind: "thing",
+        version: 1,
+        folder: join(dir, "graph"),
+        changes: join(dir, "state"),
+        toJson: (thing) => thing,
+        fromJson: (json) => json as Thing,
+        isLeftover: ({ state }) => state === "creating",
+      });
+    const before = open();
+    await before.write({ id: left, name: "web", createdAtNs: "1", state: "creating" });
+    await before.put({ id: used, name: "web", createdAtNs: "2", state: "runs" });
+    await before.write({ id: "c", name: "alone", createdAtNs: "3", state: "creating" });
+    const things = open();
+    expect(await things.load(join(dir, "aside"))).toEqual([]);
+    expect(things.get(used).state).toBe("runs");
+    expect(things.get(left).state).toBe("creating"); // for its rollback
+    expect(() => things.reserve("alone", "d")).toThrow("reserved for thing c");
+    await things.remove(left);
+    expect(() => things.reserve("web", "d")).toThrow(`reserved for thing ${used}`);
+    rmSync(dir, { recursive: true });
+  },
+);
+
 describe("a store of changes", () => {
   const dir = mkdtempSync(join(tmpdir(), "isulad-store-"));
   const folder = join(dir, "graph");

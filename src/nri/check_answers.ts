@@ -16,6 +16,7 @@ import type {
 import { hookKinds } from "./merge_adjustments.ts";
 import { unmarked } from "./field_owners.ts";
 
+const int64Max = 2n ** 63n - 1n;
 const namespaceTypes = ["cgroup", "ipc", "mount", "network", "pid", "time", "user", "uts"];
 const cdiName = /^[A-Za-z][\w.-]*\/[A-Za-z][\w.-]*=[A-Za-z0-9][\w.:-]*$/;
 const sysctlName = /^[A-Za-z0-9_][\w*@%-]*([./][A-Za-z0-9_][\w*@%-]*)*$/;
@@ -156,6 +157,11 @@ function checkResources(resources: LinuxResources, what: string): void {
     throw wrong(`${what}memory.swappiness`, toBigInt(memory.swappiness.value), "over 100");
   }
   if (cpu?.quota) checkAtLeast(`${what}cpu.quota`, cpu.quota.value, -1n);
+  for (const name of ["shares", "period"] as const) {
+    const value = toBigInt(cpu?.[name]?.value);
+    // In CRI they are signed.
+    if (value > int64Max) throw wrong(`${what}cpu.${name}`, value, `over ${int64Max}`);
+  }
   for (const name of ["cpus", "mems"] as const) {
     if (cpu?.[name]) checkNumberList(`${what}cpu.${name}`, cpu[name]);
   }

@@ -1,5 +1,6 @@
 // Tests the validation and merge of plugins' answers.
 import { expect, test } from "bun:test";
+import Long from "long";
 import { toLong } from "../../../src/base/int64.ts";
 import type { CriError } from "../../../src/base/errors.ts";
 import { checkAdjustment, checkUpdate } from "../../../src/nri/check_answers.ts";
@@ -327,6 +328,12 @@ const bad: [what: string, adjust: ContainerAdjustment][] = [
     },
   ],
 ];
+
+test.each(["shares", "period"])("cpu.%s is refused where CRI cannot show it", (name) => {
+  const linux = { resources: { cpu: { [name]: { value: Long.MAX_UNSIGNED_VALUE } } } };
+  expect(() => checkAdjustment({ linux })).toThrow(`cpu.${name}: 18446744073709551615`);
+  expect(() => checkUpdate({ container_id: "x", linux })).toThrow(`update of x: cpu.${name}`);
+});
 
 test.each(bad)("an invalid adjustment is rejected with field and value: %s", (field, adjust) => {
   expect(() => checkAdjustment(adjust)).toThrow(field);

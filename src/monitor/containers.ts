@@ -10,6 +10,7 @@ import { keepOnExec, type Descriptor } from "../sys/descriptor.ts";
 import { lineageOf, startTime } from "../sys/process.ts";
 import { sendDescriptors } from "../sys/unix_socket.ts";
 import { openPidfd, reapIfChild } from "../sys/wait.ts";
+import { Exits } from "./exits.ts";
 import { pin, startTimeOfInit, unpin, type End } from "./init_process.ts";
 import type { AdoptRequest, Hello, RemoveRequest, Started } from "./protocol.ts";
 import type { ExitRecord, RunRecord, StartRequest } from "./record_schemas.ts";
@@ -41,7 +42,7 @@ export class Containers {
   readonly #log: Log;
   readonly #oom: OomLedger;
   readonly #running = new Map<string, Container>();
-  readonly #exits = new Map<string, ExitRecord>();
+  readonly exits: Exits;
   readonly #announce: (exit: ExitRecord) => void;
   /** The runtime's delete after an exit, or after an interrupted start. */
   readonly #deleting = new Map<string, Promise<void>>();
@@ -61,6 +62,7 @@ export class Containers {
   }) {
     this.#folder = options.folder;
     this.#records = options.records;
+    this.exits = new Exits(options.records, options.log);
     this.#terminals = new AwaitedTerminals(options.folder);
     this.#workers = options.workers;
     this.#oom = new OomLedger({ changes: (id, paths) => options.workers.watchMemory(id, paths) });
@@ -76,10 +78,6 @@ export class Containers {
       const terminal = hasTerminal(record);
       return { id, pid, startedAtNs, stdio, stdin, terminal, terminalHeld: kept !== undefined };
     });
-  }
-
-  get exits(): ExitRecord[] {
-    return [...this.#exits.values()];
   }
 
   /** The terminals' descriptors, which cannot be opened again. */
@@ -108,10 +106,10 @@ export class Containers {
       this.#log.error("a record cannot be read: renaming it to .damaged", fields);
       setAside(file);
     });
-    for (const exit of exits) this.#exits.set(exit.id, exit);
+    for (const exit of exits) this.exits.resume(exit);
     for (const run of runs) {
       try {
-        if (this.#exits.has(run.id)) unpin(this.#records.pinOf(run.id));
+        if (this.exits.get(run.id) !== undefined) unpin(this.#records.pinOf(run.id));
         else if (run.started) await this.#adopt(run, terminals.get(run.id));
         else this.#undo(run);
       } catch (error) {
@@ -124,7 +122,7 @@ export class Containers {
   /** Writes all records again after their folder was removed. */
   rewrite(): void {
     this.#records.keepFolders();
-    for (const exit of this.#exits.values()) this.#records.writeExit(exit);
+    this.exits.rewrite();
     for (const { record } of this.#running.values()) this.#rewriteRun(record);
   }
 
@@ -135,7 +133,7 @@ export class Containers {
   async adopt(request: AdoptRequest): Promise<void> {
     const { id, pid, cgroup } = request;
     if (this.#running.has(id) || this.starts.has(id)) return;
-    const exit = this.#exits.get(id);
+    const exit = this.exits.get(id);
     if (exit !== undefined) return this.#announce(exit);
     const isShims = request.runtime.shim !== undefined;
     const pidStartTime = isShims
@@ -224,7 +222,7 @@ export class Containers {
   /** Waits for the start of an earlier caller. @throws as the start does; NOT_FOUND when it failed before. */
   async awaitStart(id: string): Promise<Started> {
     const { pid, startedAtNs } =
-      (await this.starts.join(id)) ?? this.#running.get(id)?.record ?? this.#exits.get(id) ?? {};
+      (await this.starts.join(id)) ?? this.#running.get(id)?.record ?? this.exits.get(id) ?? {};
     if (pid !== undefined && startedAtNs !== undefined) return { pid, startedAtNs };
     throw new CriError("NOT_FOUND", `the start of container ${id} failed while no daemon listened`);
   }
@@ -311,6 +309,11 @@ export class Containers {
     }
   }
 
+  /** Repeats exit records that have failed: called at intervals. */
+  retry(): void {
+    this.exits.retry();
+  }
+
   async #finish(container: Container, end: End): Promise<ExitRecord> {
     const { record } = container;
     const finishedAtNs = String(nowNs());
@@ -328,16 +331,8 @@ export class Containers {
       ...oom,
       lostLogBytes,
     };
-    try {
-      await step("exit-record", () => this.#records.writeExit(exit));
-      unpin(this.#records.pinOf(record.id));
-    } catch (error) {
-      // Announced all the same: the daemon records it too, and until then the pin keeps it (init_process.ts).
-      const fields = { container: record.id, error: messageOf(error) };
-      this.#log.error("recording the exit of a container failed", fields);
-    }
+    await this.exits.add(exit);
     reapIfChild(record.pid);
-    this.#exits.set(record.id, exit);
     const starting = this.#starting.get(record.id) ?? Promise.resolve();
     const deleted = starting.then(() => this.runtimes.deleteIfPossible(record));
     this.#deleting.set(record.id, deleted);
@@ -363,12 +358,16 @@ export class Containers {
     return container !== undefined && this.runtimes.kill(container.record, signal);
   }
 
-  /** Leaves further exits to the next build, until release(), and finishes those that were detected. */
+  /**
+   * Leaves further exits to the next build, until release(), and finishes those that were detected.
+   * @throws CriError RESOURCE_EXHAUSTED while an exit cannot be recorded for it.
+   */
   async quiesce(): Promise<void> {
     this.#quiet = true;
     const ended = [...this.#running.values()].filter((container) => container.ended);
     await Promise.all(ended.map(({ exit }) => exit));
     await Promise.all(this.#deleting.values());
+    this.exits.requireWritten();
   }
 
   release(): void {
@@ -393,7 +392,7 @@ export class Containers {
   async #forget(id: string): Promise<void> {
     await this.#deleting.get(id);
     this.#deleting.delete(id);
-    this.#exits.delete(id);
+    this.exits.delete(id);
     await this.#records.remove(id);
   }
 }

@@ -19,6 +19,6 @@ export async function inspect({ containers, execs, workers }: Inspected): Promis
     containers: containers.running.map(({ id, pid, terminal }) => ({ id, pid, terminal })),
     starting: containers.starts.ids,
     execs: execs.open,
-    unfetchedExits: containers.exits.map(({ id }) => id),
+    unfetchedExits: containers.exits.all.map(({ id }) => id),
   };
 }

@@ -100,11 +100,13 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
   const orphans = new Orphans();
   await untilIdle(signalled, () => {
     check();
+    containers.retry();
     records.keepFolders();
     keepLock(parts, log).catch(logFailure(log, "keeping the state folder failed, retrying"));
     const known = new Set([...containers.pids, ...runtimes.execs.pids]);
     orphans.reap((pid) => known.has(pid), spawner.startingSince);
-    if (containers.running.length > 0 || spawner.busy) return "busy";
+    if (containers.running.length > 0 || containers.exits.hasUnwritten || spawner.busy)
+      return "busy";
     return connections.size > 0 ? "connected" : "idle";
   });
   await lock.leave();
@@ -212,7 +214,14 @@ type HandlerResult<Result> = Answer<Result> | Promise<Answer<Result>> | Promise<
 /** A handler without a result answers {}. */
 const handlers: Handlers = {
   hello: ({ containers: { running, starts, exits } }) => ({
-    result: { pid: process.pid, version, executable, running, starting: starts.ids, exits },
+    result: {
+      pid: process.pid,
+      version,
+      executable,
+      running,
+      starting: starts.ids,
+      exits: exits.all,
+    },
   }),
   ping: () => {},
   inspect: async (parts) => ({ result: await (await import("./inspect.ts")).inspect(parts) }),

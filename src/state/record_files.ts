@@ -16,6 +16,8 @@ export class RecordFiles {
   readonly #settled: string;
   readonly #change: string;
   #begun = false;
+  /** Set while a full disk keeps an older change in state than the record in memory. */
+  #isChangeStale = false;
 
   /** folder: the record's own; changes: the folder of all records' changes. */
   constructor(kind: string, id: string, at: { folder: string; changes: string }) {
@@ -52,6 +54,7 @@ export class RecordFiles {
   }
 
   #replaceChange(text: string): void {
+    this.#isChangeStale = true;
     try {
       replaceInMemory(this.#change, text);
     } catch (error) {
@@ -60,6 +63,7 @@ export class RecordFiles {
       mkdirSync(dirname(this.#change), { recursive: true, mode: 0o700 });
       replaceInMemory(this.#change, text);
     }
+    this.#isChangeStale = false;
   }
 
   /**
@@ -68,6 +72,8 @@ export class RecordFiles {
    */
   async flush(text: string): Promise<void> {
     await writeFileAtomic(this.#settled, text);
+    // Otherwise the next start would take the older change in state for the newest.
+    if (this.#isChangeStale) rmSync(this.#change, { force: true });
   }
 
   /** True if the folder never held a whole record: its first write was cut off. */

@@ -3,7 +3,15 @@
 // removed.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
-import { existsSync, mkdirSync, readdirSync, statfsSync, writeFileSync } from "node:fs";
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statfsSync,
+  writeFileSync,
+} from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -182,6 +190,58 @@ test("what ended while no daemon was there is told of at the start, though state
   expect((await daemon.exec(runs.id, "echo alive")).stdout).toBe("alive\n");
   await daemon.client.StopContainer({ container_id: ended.id }, { timeoutMs });
   await remove(podId);
+});
+
+describe("an exit for which state had no room outlives daemon and monitor that are killed later", () => {
+  /** A container that has ended without room in state; its change is on disk. */
+  async function endWithoutRoom(podId: string, pod: PodSandboxConfig) {
+    const { id, pid } = await run(podId, pod);
+    const logged = daemon.log.length;
+    await sleep(500); // what its start has left in state makes no room later
+    using _ = limit("state", "pages", 0);
+    process.kill(pid, "SIGKILL");
+    const { exitCode, status } = await daemon.exited(id);
+    expect(exitCode).toBe(137);
+    const settled = join(daemon.dir, "graph/containers", id, "container.settled.json");
+    await until("its change is on disk", () => {
+      return existsSync(settled) && readFileSync(settled, "utf8").includes('"exited"');
+    });
+    expect(daemon.log.slice(logged)).toContain("cannot write");
+    return { id, finishedAt: String(status.finished_at) };
+  }
+
+  async function killBoth(): Promise<void> {
+    await daemon.stop("SIGKILL");
+    for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
+    await until("there is no monitor", () => daemon.monitors().length === 0);
+  }
+
+  const recordsOf = (id: string) =>
+    ["containers", "exits"].map((kind) => join(daemon.dir, "state/monitor", kind, `${id}.json`));
+
+  test("the monitor writes it when there is room", async () => {
+    const pod = daemon.podConfig();
+    const podId = await daemon.runPod(pod);
+    const { id, finishedAt } = await endWithoutRoom(podId, pod);
+    await until("it is written", () => recordsOf(id).every((file) => existsSync(file)));
+    await killBoth();
+    await daemon.start();
+    const { exit_code, finished_at } = await daemon.status(id);
+    expect([exit_code, String(finished_at)]).toEqual([137, finishedAt]);
+    await remove(podId);
+  });
+
+  test("the daemon has it without the monitor", async () => {
+    const pod = daemon.podConfig();
+    const podId = await daemon.runPod(pod);
+    const { id, finishedAt } = await endWithoutRoom(podId, pod);
+    await killBoth();
+    for (const file of recordsOf(id)) rmSync(file, { force: true });
+    await daemon.start();
+    const { exit_code, finished_at } = await daemon.status(id);
+    expect([exit_code, String(finished_at)]).toEqual([137, finishedAt]);
+    await remove(podId);
+  });
 });
 
 async function run(podId: string, pod: PodSandboxConfig): Promise<{ id: string; pid: number }> {

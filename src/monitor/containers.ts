@@ -10,6 +10,7 @@ import { keepOnExec, type Descriptor } from "../sys/descriptor.ts";
 import { lineageOf, startTime } from "../sys/process.ts";
 import { sendDescriptors } from "../sys/unix_socket.ts";
 import { openPidfd, reapIfChild } from "../sys/wait.ts";
+import { Deletions } from "./deletions.ts";
 import { Exits } from "./exits.ts";
 import { pin, startTimeOfInit, unpin, type End } from "./init_process.ts";
 import type { AdoptRequest, Hello, RemoveRequest, Started } from "./protocol.ts";
@@ -44,8 +45,8 @@ export class Containers {
   readonly #running = new Map<string, Container>();
   readonly exits: Exits;
   readonly #announce: (exit: ExitRecord) => void;
-  /** The runtime's delete after an exit, or after an interrupted start. */
-  readonly #deleting = new Map<string, Promise<void>>();
+  /** After an exit, or an interrupted start. */
+  readonly #deletions: Deletions;
   /** The runtime's start: a container may end before it, and an early delete would remove its files. */
   readonly #starting = new Map<string, Promise<unknown>>();
   readonly starts = new PendingStarts();
@@ -68,6 +69,7 @@ export class Containers {
     this.#oom = new OomLedger({ changes: (id, paths) => options.workers.watchMemory(id, paths) });
     this.#spawner = options.spawner;
     this.runtimes = new Runtimes({ ...options, onEnd: () => this.check() });
+    this.#deletions = new Deletions(this.runtimes, options.log);
     this.#log = options.log;
     this.#announce = options.announce;
   }
@@ -109,8 +111,10 @@ export class Containers {
     for (const exit of exits) this.exits.resume(exit);
     for (const run of runs) {
       try {
-        if (this.exits.get(run.id) !== undefined) unpin(this.#records.pinOf(run.id));
-        else if (run.started) await this.#adopt(run, terminals.get(run.id));
+        if (this.exits.get(run.id) !== undefined) {
+          unpin(this.#records.pinOf(run.id));
+          this.#deletions.resume(run);
+        } else if (run.started) await this.#adopt(run, terminals.get(run.id));
         else this.#undo(run);
       } catch (error) {
         const fields = { container: run.id, error: messageOf(error) };
@@ -206,8 +210,7 @@ export class Containers {
   #undo(record: RunRecord): void {
     const { id } = record;
     this.#log.warn("rolling back an interrupted start", { container: id });
-    const forget = () => this.#records.remove(id).catch(() => {}); // the removal reports it
-    this.#deleting.set(id, this.runtimes.deleteIfPossible(record).then(forget));
+    this.#deletions.begin(record, { onDeleted: () => this.#records.remove(id) });
   }
 
   /** Creates and starts a container; its init is a child of this process then. */
@@ -309,9 +312,10 @@ export class Containers {
     }
   }
 
-  /** Repeats exit records that have failed: called at intervals. */
+  /** Repeats exit records and deletes that have failed: called at intervals. */
   retry(): void {
     this.exits.retry();
+    if (!this.#quiet) this.#deletions.retry();
   }
 
   async #finish(container: Container, end: End): Promise<ExitRecord> {
@@ -333,9 +337,7 @@ export class Containers {
     };
     await this.exits.add(exit);
     reapIfChild(record.pid);
-    const starting = this.#starting.get(record.id) ?? Promise.resolve();
-    const deleted = starting.then(() => this.runtimes.deleteIfPossible(record));
-    this.#deleting.set(record.id, deleted);
+    this.#deletions.begin(record, { after: this.#starting.get(record.id) });
     this.#running.delete(record.id);
     this.#announce(exit);
     return exit;
@@ -366,7 +368,7 @@ export class Containers {
     this.#quiet = true;
     const ended = [...this.#running.values()].filter((container) => container.ended);
     await Promise.all(ended.map(({ exit }) => exit));
-    await Promise.all(this.#deleting.values());
+    await this.#deletions.settled();
     this.exits.requireWritten();
   }
 
@@ -390,8 +392,7 @@ export class Containers {
   }
 
   async #forget(id: string): Promise<void> {
-    await this.#deleting.get(id);
-    this.#deleting.delete(id);
+    await this.#deletions.forget(id);
     this.exits.delete(id);
     await this.#records.remove(id);
   }

@@ -121,7 +121,7 @@ export class Runtimes {
     return (await this.shims()).delete(request);
   }
 
-  /** Best effort: the container's removal and the daemon's sweep of orphans delete it later. */
+  /** Best effort, for a failed start: the container's removal and the daemon's sweep of orphans delete it later. */
   async deleteIfPossible(request: RemoveRequest): Promise<void> {
     try {
       await this.delete(request);

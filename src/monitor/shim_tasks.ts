@@ -348,10 +348,7 @@ export class ShimTasks {
       exitCode = deleted?.exitCode ?? exitCode;
     } catch (error) {
       const failed = { container: lost.id, error: messageOf(error) };
-      this.#log.error(
-        "cleaning up after a shim failed, the container's removal retries it",
-        failed,
-      );
+      this.#log.error("cleaning up after a shim failed, the container's delete retries it", failed);
     }
     this.#ended(lost, { exitCode, known: true, problem: `its shim has ended: ${why}` });
   }

@@ -55,11 +55,11 @@ export class RecordFolder {
     replaceInMemory(this.#file("exits", exit.id), exitText(exit));
   }
 
-  /** Removes a container's records and its pin. */
+  /** Removes a container's pin and its records: the pin first, of which nobody would know without a record. */
   async remove(id: string): Promise<void> {
+    unpin(this.pinOf(id));
     await rm(this.#file("containers", id), { force: true });
     await rm(this.#file("exits", id), { force: true });
-    unpin(this.pinOf(id));
   }
 
   /** Reads all records; calls onBad for each file that cannot be read, and leaves it out. */

@@ -196,7 +196,6 @@ describe("an exit for which state had no room outlives daemon and monitor that a
   /** A container that has ended without room in state; its change is on disk. */
   async function endWithoutRoom(podId: string, pod: PodSandboxConfig) {
     const { id, pid } = await run(podId, pod);
-    const logged = daemon.log.length;
     await sleep(500); // what its start has left in state makes no room later
     using _ = limit("state", "pages", 0);
     process.kill(pid, "SIGKILL");
@@ -206,7 +205,6 @@ describe("an exit for which state had no room outlives daemon and monitor that a
     await until("its change is on disk", () => {
       return existsSync(settled) && readFileSync(settled, "utf8").includes('"exited"');
     });
-    expect(daemon.log.slice(logged)).toContain("cannot write");
     return { id, finishedAt: String(status.finished_at) };
   }
 

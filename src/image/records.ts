@@ -71,6 +71,20 @@ type AddOptions = {
   isSynced?: (layers: readonly string[]) => boolean;
 };
 
+/** again: the same was just written without fsync. */
+type How = { fsync: boolean; again: boolean };
+
+/** Writes files of an image: to disk if its layers are there. areSynced: true also while their sync is under way. */
+async function withLayers(
+  areSynced: () => boolean,
+  write: (how: How) => Promise<void>,
+): Promise<void> {
+  const fsync = areSynced();
+  await write({ fsync, again: false });
+  // A sync that began meanwhile may have missed them.
+  if (!fsync && areSynced()) await write({ fsync: true, again: true });
+}
+
 export class ImageRecords {
   readonly #folder: string;
   readonly #log: Log;
@@ -197,7 +211,10 @@ export class ImageRecords {
       ({ id, repoTags }) => id !== image.id && repoTags.some(isAdded),
     );
     try {
-      await this.#writeAll(added, config, { origin, fsync: isSynced(added.layers) });
+      await withLayers(
+        () => isSynced(added.layers),
+        (how) => this.#writeAll(added, config, { origin, ...how }),
+      );
     } catch (error) {
       // On a full disk the config, which is written first, would stay until the next start.
       if (known === undefined) await this.remove(image.id).catch(() => {});
@@ -205,7 +222,10 @@ export class ImageRecords {
     }
     for (const other of moved) {
       const repoTags = other.repoTags.filter((tag) => !isAdded(tag));
-      await this.#write({ ...other, repoTags }, { fsync: isSynced(other.layers) });
+      await withLayers(
+        () => isSynced(other.layers),
+        (how) => this.#write({ ...other, repoTags }, how),
+      );
     }
     return added;
   }
@@ -213,9 +233,9 @@ export class ImageRecords {
   async #writeAll(
     image: ImageRecord,
     config: Uint8Array,
-    { origin, fsync }: { origin: ImageOrigin | undefined; fsync: boolean },
+    { origin, fsync, again }: How & { origin: ImageOrigin | undefined },
   ): Promise<void> {
-    if ((await this.configOf(image.id)) === undefined)
+    if (again || (await this.configOf(image.id)) === undefined)
       await writeFileAtomic(this.#path(image.id, "config"), config, { fsync });
     if (origin !== undefined) {
       const origins = addOrigin(await this.originsOf(image.id), origin);
@@ -238,7 +258,7 @@ export class ImageRecords {
     return join(this.#folder, `${stemOf(id)}.${suffix}`);
   }
 
-  async #write(image: ImageRecord, { fsync }: { fsync: boolean }): Promise<void> {
+  async #write(image: ImageRecord, { fsync }: Pick<How, "fsync">): Promise<void> {
     const numbers = { sizeBytes: String(image.sizeBytes), pulledAtNs: String(image.pulledAtNs) };
     const text = jsonText({ version: 1, ...image, ...numbers });
     await writeFileAtomic(this.#path(image.id, "json"), text, { fsync });

@@ -44,6 +44,8 @@ export class LayerStore {
   readonly #driver: StorageDriver;
   readonly #log: Log;
   readonly #layers = new Map<string, LayerRecord>();
+  /** Those whose sync has begun. */
+  #syncing = new Set<LayerRecord>();
   /** The latest write of a synced record; evictions wait for it. */
   #markingSynced: Promise<unknown> = Promise.resolve();
   #collecting = Promise.resolve();
@@ -242,15 +244,18 @@ export class LayerStore {
     return this.ids().filter((id) => this.#layers.get(id)?.unsyncedBoot !== undefined);
   }
 
+  /** Tests whether a layer is on disk, or its sync has begun, which covers nothing that is written from now on. */
   isSynced(chainId: string): boolean {
     const record = this.#layers.get(chainId);
-    return record !== undefined && record.unsyncedBoot === undefined;
+    if (record === undefined) return false;
+    return record.unsyncedBoot === undefined || this.#syncing.has(record);
   }
 
   /** Syncs the file system in an unpack helper, and then marks the layers as synced. */
   async sync(helpers: UnpackPool, signal: AbortSignal): Promise<void> {
     const records = this.unsynced().map((id) => this.#layers.get(id)!);
     if (records.length === 0) return;
+    using _ = this.#beginSync(records);
     await helpers.run({ kind: "sync", folder: this.root }, { signal });
     for (const record of records) {
       const { chainId } = record;
@@ -262,6 +267,11 @@ export class LayerStore {
       await written;
       if (this.#layers.get(chainId) === record) this.#layers.set(chainId, synced);
     }
+  }
+
+  #beginSync(records: LayerRecord[]): Disposable {
+    this.#syncing = new Set(records);
+    return { [Symbol.dispose]: () => (this.#syncing = new Set()) };
   }
 
   /** Removes the layers that are not needed. mounted: as for open(). */

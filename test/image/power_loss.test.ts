@@ -4,6 +4,8 @@ import { execFileSync, spawnSync } from "node:child_process";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { silentLog } from "../../src/base/log.ts";
+import { ImageRecords } from "../../src/image/records.ts";
 import { openImageStore, type ImageStore } from "../../src/image/store.ts";
 import { until } from "../expect.ts";
 import { makeImage, makeLayer, ociArchive, type TestImage } from "../image_maker.ts";
@@ -28,7 +30,8 @@ beforeEach(async () => {
   image = makeImage([makeLayer([{ name: "f", data: String(Math.random()) }])]);
   await open();
   await load("x/y:1");
-  await until("its layer is synced", () => !layerRecord(graph()).includes("unsyncedBoot"));
+  // On the disk itself: its record is seen under its name a moment earlier.
+  await until("its layer is synced", () => afterPowerLoss(hasSyncedLayer));
 });
 afterEach(async () => {
   await store[Symbol.asyncDispose]();
@@ -44,6 +47,8 @@ async function load(name: string, loaded = image): Promise<void> {
 
 const layerRecord = (at: string) =>
   fs.readFileSync(fs.globSync(join(at, "layers/*.json"))[0]!, "utf8");
+const hasSyncedLayer = (at: string) =>
+  fs.globSync(join(at, "layers/*.json")).length > 0 && !layerRecord(at).includes("unsyncedBoot");
 const recordName = () => join("images", `${image.config.digest.slice(7)}.json`);
 
 /** Reads from the graph folder as a power loss at this moment would leave it. */
@@ -70,6 +75,18 @@ test("a record of an image whose layers are synced is on disk when a pull or loa
   const next = makeImage([makeLayer([{ name: "g", data: String(Math.random()) }])]);
   await load("x/y:2", next); // its own record is on disk with its layer
   expect(afterPowerLoss(record)).toContain('"repoTags":["docker.io/x/y:1"]');
+});
+
+test("a record is on disk though the sync of its layers began while it was written", async () => {
+  const folder = join(graph(), "raced");
+  const records = await ImageRecords.open(folder, silentLog());
+  let asked = 0;
+  const isSynced = () => asked++ > 0;
+  await records.add(store.find("x/y:1")!, image.config.bytes, { isSynced });
+  for (const name of fs.readdirSync(folder)) {
+    const text = (at: string) => fs.readFileSync(join(at, "raced", name), "utf8");
+    expect(afterPowerLoss(text)).toBe(text(graph()));
+  }
 });
 
 test("a record that a power loss left empty costs no layer, until an image is removed", async () => {

@@ -56,7 +56,7 @@ class Linger {
     }
     const begin = performance.now();
     const enough = new AbortController();
-    const late = sleep(this.#leftMs, undefined, enough).catch(() => {});
+    const late = sleep(this.#leftMs, undefined, { signal: enough.signal }).catch(() => {});
     await Promise.race([source.readable(), late]);
     enough.abort();
     this.#leftMs -= performance.now() - begin;

@@ -4,21 +4,30 @@ import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { RecordFiles } from "../../../src/state/record_files.ts";
-import { Store } from "../../../src/state/store.ts";
+import { Store, type StoreOptions } from "../../../src/state/store.ts";
 
 type Thing = { id: string; name: string; createdAtNs: string; state: string };
+
+/** A store of things with its folders in `dir`. */
+function thingsIn(dir: string, more: Partial<StoreOptions<Thing>> = {}): Store<Thing> {
+  return new Store({
+    kind: "thing",
+    version: 1,
+    folder: join(dir, "graph"),
+    changes: join(dir, "state"),
+    toJson: (thing) => thing,
+    fromJson: (json) => json as Thing,
+    ...more,
+  });
+}
 
 test("update lists a change that happened though the disk refuses it, and no other", async () => {
   const folder = mkdtempSync(join(tmpdir(), "isulad-store-"));
   const changes = join(folder, "no-folder");
   const problems: string[] = [];
-  const things = new Store<Thing>({
-    kind: "thing",
-    version: 1,
+  const things = thingsIn(folder, {
     folder,
     changes,
-    toJson: (thing) => thing,
-    fromJson: (json) => json as Thing,
     onUnwritten: (problem) => problems.push(problem),
   });
   await things.put({ id: "a", name: "a", createdAtNs: "1", state: "runs" });
@@ -36,21 +45,13 @@ test("update lists a change that happened though the disk refuses it, and no oth
 test("load removes what kill -9 left among the changes, and of no other kind", async () => {
   const dir = mkdtempSync(join(tmpdir(), "isulad-store-"));
   const changes = join(dir, "state");
-  const options = {
-    kind: "thing",
-    version: 1,
-    folder: join(dir, "graph"),
-    changes,
-    toJson: (thing: Thing) => thing,
-    fromJson: (json: unknown) => json as Thing,
-  };
-  const things = new Store<Thing>(options);
+  const things = thingsIn(dir);
   await things.load(join(dir, "aside"));
   await things.put({ id: "a", name: "a", createdAtNs: "1", state: "made" });
   await things.update("a", (old) => ({ ...old, state: "runs" }));
   const others = ["thing-a.json.0a1b.tmp", "thing-gone.json", "other-x.json"];
   for (const name of others) writeFileSync(join(changes, name), "{");
-  const next = new Store<Thing>(options);
+  const next = thingsIn(dir);
   expect(await next.load(join(dir, "aside"))).toEqual([]);
   expect(readdirSync(changes).sort()).toEqual(["other-x.json", "thing-a.json"]);
   expect(next.get("a").state).toBe("runs");
@@ -65,14 +66,7 @@ test("load removes what was cut off amid its first record, and sets aside what h
     mkdirSync(join(folder, id), { recursive: true });
     for (const name of names) writeFileSync(join(folder, id, name), "{");
   }
-  const things = new Store<Thing>({
-    kind: "thing",
-    version: 1,
-    folder,
-    changes: join(dir, "state"),
-    toJson: (thing) => thing,
-    fromJson: (json) => json as Thing,
-  });
+  const things = thingsIn(dir);
   expect(await things.load(aside)).toEqual([
     expect.stringMatching(/^thing lost cannot be read \(it does not exist\): moved to /),
   ]);
@@ -83,14 +77,7 @@ test("load removes what was cut off amid its first record, and sets aside what h
 
 test("release leaves a name alone that has another holder by now", async () => {
   const dir = mkdtempSync(join(tmpdir(), "isulad-store-"));
-  const things = new Store<Thing>({
-    kind: "thing",
-    version: 1,
-    folder: join(dir, "graph"),
-    changes: join(dir, "state"),
-    toJson: (thing) => thing,
-    fromJson: (json) => json as Thing,
-  });
+  const things = thingsIn(dir);
   things.reserve("web", "a");
   await things.put({ id: "a", name: "web", createdAtNs: "1", state: "runs" });
   await things.remove("a");
@@ -110,16 +97,7 @@ test.each([
   "load gives a name to the record in use (%s), not to one left to be rolled back (%s)",
   async (used, left) => {
     const dir = mkdtempSync(join(tmpdir(), "isulad-store-"));
-    const open = () =>
-      new Store<Thing>({
-        kind: "thing",
-        version: 1,
-        folder: join(dir, "graph"),
-        changes: join(dir, "state"),
-        toJson: (thing) => thing,
-        fromJson: (json) => json as Thing,
-        isLeftover: ({ state }) => state === "creating",
-      });
+    const open = () => thingsIn(dir, { isLeftover: ({ state }) => state === "creating" });
     const before = open();
     await before.write({ id: left, name: "web", createdAtNs: "1", state: "creating" });
     await before.put({ id: used, name: "web", createdAtNs: "2", state: "runs" });
@@ -139,15 +117,7 @@ describe("a store of changes", () => {
   const dir = mkdtempSync(join(tmpdir(), "isulad-store-"));
   const folder = join(dir, "graph");
   const changes = join(dir, "state");
-  const open = () =>
-    new Store<Thing>({
-      kind: "thing",
-      version: 1,
-      folder,
-      changes,
-      toJson: (thing) => thing,
-      fromJson: (json) => json as Thing,
-    });
+  const open = () => thingsIn(dir);
   const thing = (id: string) => ({ id, name: id, createdAtNs: "1", state: "new" });
   const write = (id: string) =>
     writeFileSync(join(changes, `thing-${id}.json`), JSON.stringify(thing(id)));

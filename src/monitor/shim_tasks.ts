@@ -17,7 +17,13 @@ import {
   type ShimAddress,
   type ShimCall,
 } from "../shim/bootstrap.ts";
-import { isShimRunning, readShimFile, writeShimFile, type ShimFile } from "../shim/shim_file.ts";
+import {
+  hasEnded,
+  isShimRunning,
+  readShimFile,
+  writeShimFile,
+  type ShimFile,
+} from "../shim/shim_file.ts";
 import { TaskClient } from "../shim/task_client.ts";
 import { taskOptions } from "../shim/task_options.ts";
 import { executes, startTime } from "../sys/process.ts";
@@ -30,8 +36,9 @@ import { removeTreeNow } from "../sys/remove_tree.ts";
 const SIGKILL = 9;
 /** Limit for a shim to accept a connection and to answer. */
 const connectMs = 5_000;
-/** Between two attempts to reach a shim that does not answer. */
+/** Between two attempts to reach a shim that does not answer; the first comes early, as it may be ending. */
 const retryMs = 5_000;
+const firstRetryMs = 200;
 /** Limit for a shim to end after its last container. */
 const shutdownMs = 2_000;
 const shutdownPollMs = 10;
@@ -313,20 +320,19 @@ export class ShimTasks {
   /** Connects to a container's shim until it answers or has ended, and follows the container. */
   async #search(searched: Task): Promise<void> {
     const { id, shim } = searched;
+    if (shim === undefined) return this.#lost(searched, "its address is not recorded");
     for (let attempt = 0; !searched.isRemoved; attempt++) {
       try {
-        if (shim === undefined) return await this.#lost(searched, "its address is not recorded");
         const client = searched.client ?? (await this.#connectAgain(searched, shim));
         const exitCode = await client.exitCode({ id }, connectMs);
         if (exitCode === undefined) return this.#follow(searched, client);
         return this.#ended(searched, { exitCode, known: true });
       } catch (error) {
-        const hasEnded = codeOf(error) === "UNAVAILABLE" || codeOf(error) === "NOT_FOUND";
-        if (hasEnded) return this.#lost(searched, messageOf(error));
-        const fields = { container: id, error: messageOf(error), retryMs };
+        if (hasEnded(shim, error)) return this.#lost(searched, messageOf(error));
+        const fields = { container: id, error: messageOf(error) };
         if (attempt === 0) this.#log.error("a shim does not answer, retrying", fields);
       }
-      await sleep(retryMs, undefined, { ref: false });
+      await sleep(attempt === 0 ? firstRetryMs : retryMs, undefined, { ref: false });
     }
     this.#ended(searched, { exitCode: 137, known: true });
   }

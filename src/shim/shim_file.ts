@@ -2,6 +2,7 @@
 // containerd's bundles, so that people find it.
 import { join } from "node:path";
 import * as v from "valibot";
+import { codeOf } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { readTextBounded, replaceInMemory } from "../sys/file.ts";
 import { processState } from "../sys/process.ts";
@@ -24,6 +25,15 @@ const fileBytesMax = 64 << 10;
 
 export function isShimRunning({ pid, pidStartTime }: ShimFile): boolean {
   return pid !== 0 && processState(pid, pidStartTime) === "running";
+}
+
+/**
+ * Whether the error of a call shows that the shim has ended, or that it does not know the container. One that runs
+ * and refuses a connection hangs, and its listen queue is full.
+ */
+export function hasEnded(shim: ShimFile, error: unknown): boolean {
+  const code = codeOf(error);
+  return code === "NOT_FOUND" || (code === "UNAVAILABLE" && !isShimRunning(shim));
 }
 
 export function writeShimFile(bundle: string, shim: ShimFile): void {

@@ -1,7 +1,8 @@
 // Tests shims that fail at some call: the container concerned fails with a clear error, and the other containers of
 // the pod, which have the same shim, go on.
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "bun:test";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { createConnection, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
@@ -118,4 +119,43 @@ test("the next monitor waits for a slow shim, and kills only one container", asy
   await daemon.client.StopContainer({ container_id: id, timeout: toLong(0) });
   expect((await daemon.exited(id)).exitCode).toBe(137);
   expect(callsOf(id)).toContain("Kill");
+});
+
+/** Opens connections that a stopped process does not accept, until it refuses one. */
+async function fillListenQueue(path: string): Promise<Socket[]> {
+  const opened: Socket[] = [];
+  for (let isRefused = false; !isRefused;) {
+    const socket = createConnection(path);
+    opened.push(socket);
+    isRefused = await new Promise((resolve) => {
+      socket.once("connect", () => resolve(false));
+      socket.once("error", () => resolve(true));
+    });
+  }
+  return opened;
+}
+
+test("the next monitor waits for a shim that hangs and refuses connections", async () => {
+  const bundle = join(daemon.dir, "state/monitor/shims", other);
+  const text = readFileSync(join(bundle, "bootstrap.json"), "utf8");
+  const shim = JSON.parse(text) as { path: string; pid: number };
+  process.kill(shim.pid, "SIGSTOP");
+  let opened: Socket[] = [];
+  try {
+    opened = await fillListenQueue(shim.path);
+    for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
+    const log = join(daemon.dir, "state/monitor.log");
+    const tried = () => /a shim does not answer|has ended: killing/.test(readFileSync(log, "utf8"));
+    await until("the next monitor has tried", tried);
+  } finally {
+    for (const socket of opened) socket.destroy();
+    process.kill(shim.pid, "SIGCONT");
+  }
+  const linux = { memory_limit_in_bytes: toLong(2 ** 26) };
+  const update = () => daemon.client.UpdateContainerResources({ container_id: other, linux });
+  const answers = () => update().then(Boolean, () => false);
+  await until("the shim is found", answers);
+  await daemon.client.StopContainer({ container_id: other, timeout: toLong(5) });
+  expect((await daemon.exited(other)).exitCode).toBe(143);
+  other = await daemon.run(podId, pod, "true");
 });

@@ -58,10 +58,14 @@ function closeFolder(folder: string, key: Key): void {
   orUnwritable(folder, key, () => {
     close(folder, statSync(folder).mode); // /var/run is a symlink
     for (const path of contents(folder)) {
-      const { mode } = lstatSync(path);
+      const { mode, dev } = lstatSync(path);
       close(path, mode);
       if ((mode & S_IFMT) !== S_IFDIR) continue;
-      for (const inner of contents(path)) close(inner, lstatSync(inner).mode);
+      for (const inner of contents(path)) {
+        const found = lstatSync(inner);
+        // A pod's network namespace is mounted there (netns-mounts-under-state-dir): its file is immutable.
+        if (found.dev === dev) close(inner, found.mode);
+      }
     }
   });
 }

@@ -105,7 +105,7 @@ function identityOf(path: string): string | undefined {
 function taken(path: string): CriError {
   return new CriError(
     "FAILED_PRECONDITION",
-    `containerd-socket ${path} exists, and this daemon has not made it: remove containerd if it is unused, or choose another path`,
+    `containerd-socket ${path} exists, and no record tells that this daemon has made it: remove the file if nobody listens there, remove containerd if it is unused, or choose another path`,
   );
 }
 

@@ -1,4 +1,5 @@
 // The daemon's log: writes one line an event, as text for people or as JSON for collectors.
+import { fstatSync, writeSync } from "node:fs";
 import { messageOf } from "./errors.ts";
 import { jsonText } from "./json.ts";
 import { shorten } from "./text.ts";
@@ -38,7 +39,7 @@ const priorities: Record<LogLevel, string> = {
 };
 
 export function createLog(options: LogOptions): Log {
-  const stream = options.stream ?? process.stderr;
+  const stream = options.stream ?? standardError();
   const format = options.format === "json" ? jsonLine : textLine;
   const write = (line: Line) => {
     if (levels.indexOf(line.level) > levels.indexOf(options.level)) return;
@@ -46,6 +47,33 @@ export function createLog(options: LogOptions): Log {
     stream.write(`${prefix}${format(line)}\n`);
   };
   return roomLog(write, "");
+}
+
+/**
+ * A line that cannot be written is lost and ends nothing: where the disk is full, the containers go on. The engine's
+ * stream of a file would write nothing more after its first failure; that of a pipe or a socket keeps what a slow
+ * reader has not taken.
+ */
+function standardError(): NonNullable<LogOptions["stream"]> {
+  if (isFile(2)) return { write: writeNow };
+  return process.stderr.on("error", () => {});
+}
+
+function isFile(descriptor: number): boolean {
+  try {
+    const stat = fstatSync(descriptor);
+    return !stat.isFIFO() && !stat.isSocket();
+  } catch {
+    return true; // It is closed: writeNow() loses its lines, too.
+  }
+}
+
+function writeNow(text: string): void {
+  try {
+    writeSync(2, text);
+  } catch {
+    // There is nobody to be told.
+  }
 }
 
 /** A log that writes nothing, for tests. */

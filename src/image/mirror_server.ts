@@ -82,7 +82,6 @@ export async function serveImages(
     const message = `cannot serve blobs on ${options.address}: ${messageOf(cause)}: change serve-blobs`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
-  server.on("error", (error) => options.log.warn("mirror failed", { error: error.message }));
   return {
     tls,
     async [Symbol.asyncDispose]() {

@@ -53,7 +53,6 @@ export async function serveMetrics(
     const message = `cannot serve metrics on ${hostPort(address, port)}: ${messageOf(cause)}: set metrics-port to another port, or to 0 to disable it`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
-  server.on("error", (error) => log.warn("metrics server failed", { error: error.message }));
   return {
     /** Unknown while the node does not have the address, if any was to be chosen. */
     get port() {

@@ -54,7 +54,6 @@ export async function startTlsFront(
     const message = `cannot serve ${what} on ${hostPort(address, port)}: ${messageOf(cause)}: set another address or port in daemon.json`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
-  server.on("error", (error) => log.warn(`serving ${what} failed`, { error: error.message }));
   return {
     /** Unknown while the node does not have the address, if any was to be chosen. */
     get port() {

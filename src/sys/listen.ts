@@ -18,18 +18,19 @@ type Options = {
 
 /**
  * Returns once the server listens, or its address is not this node's: then it is tried again in the background.
- * Disposing ends that.
+ * Disposing ends that. Logs the failures of a server that listens.
  * @throws the system's error for any other reason, such as EADDRINUSE.
  */
 export async function listenWhenPresent(
   server: Server,
   place: Place,
-  { what, log, retryMs = retryMsDefault }: Options,
+  options: Options,
 ): Promise<Disposable> {
+  const { what, log, retryMs = retryMsDefault } = options;
   let timer: NodeJS.Timeout | undefined;
   const ended = { [Symbol.dispose]: () => clearTimeout(timer) };
   try {
-    await listen(server, place);
+    await listen(server, place, options);
     return ended;
   } catch (error) {
     if (errnoOf(error) !== "EADDRNOTAVAIL") throw error;
@@ -39,7 +40,7 @@ export async function listenWhenPresent(
   log.warn(`no ${what} yet: the address is none of this node's, ${next}`, fields);
   let lastError = "EADDRNOTAVAIL";
   const retry = () => {
-    listen(server, place).then(
+    listen(server, place, options).then(
       () => log.info(`serving ${what}: the node has the address now`, fields),
       (error: unknown) => {
         const errno = errnoOf(error) ?? "";
@@ -57,7 +58,12 @@ export async function listenWhenPresent(
   return ended;
 }
 
-async function listen(server: Server, { address, port }: Place): Promise<void> {
+async function listen(
+  server: Server,
+  { address, port }: Place,
+  { what, log }: Options,
+): Promise<void> {
   server.listen(port, address);
   await once(server, "listening"); // throws the server's error
+  server.on("error", (error) => log.warn(`serving ${what} failed`, { error: error.message }));
 }

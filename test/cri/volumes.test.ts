@@ -75,6 +75,7 @@ test("daemon.json's settings decide what a request leaves open", async () => {
   const { info } = await daemon.client.PodSandboxStatus({ pod_sandbox_id: id, verbose: true });
   const { networkSettings } = JSON.parse(info["info"]!);
   expect(dirname(networkSettings.SandboxKey)).toBe(join(daemon.dir, "state/netns"));
+  await daemon.restart();
   expect(existsSync(networkSettings.SandboxKey)).toBe(true);
   await daemon.client.RemovePodSandbox({ pod_sandbox_id: id });
   expect(existsSync(networkSettings.SandboxKey)).toBe(false);

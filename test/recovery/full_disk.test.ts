@@ -4,12 +4,14 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import {
+  appendFileSync,
   existsSync,
   mkdirSync,
   readdirSync,
   readFileSync,
   rmSync,
   statfsSync,
+  statSync,
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
@@ -189,6 +191,23 @@ test("what ended while no daemon was there is told of at the start, though state
   }
   expect((await daemon.exec(runs.id, "echo alive")).stdout).toBe("alive\n");
   await daemon.client.StopContainer({ container_id: ended.id }, { timeoutMs });
+  await remove(podId);
+});
+
+test("a monitor without room for its log goes on", async () => {
+  const pod = daemon.podConfig();
+  const podId = await daemon.runPod(pod);
+  const { id, pid } = await run(podId, pod);
+  const monitors = daemon.monitors();
+  const log = join(daemon.dir, "state/monitor.log");
+  appendFileSync(log, "\n".repeat(pageBytes - (statSync(log).size % pageBytes)));
+  {
+    using _ = limit("state", "pages", 0);
+    process.kill(pid, "SIGKILL");
+    expect((await daemon.exited(id)).exitCode).toBe(137);
+    await sleep(1_000); // in which it tries to log that it cannot record the exit
+    expect(daemon.monitors()).toEqual(monitors);
+  }
   await remove(podId);
 });
 

@@ -1,6 +1,9 @@
 // Tests the lines that createLog() writes as text and as JSON.
 import { expect, test } from "bun:test";
+import { spawnSync } from "node:child_process";
 import { fstatSync, openSync, closeSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
 import { isJournal } from "../../../src/base/journal.ts";
 import { createLog, type LogFormat, type LogLevel } from "../../../src/base/log.ts";
 
@@ -65,4 +68,25 @@ test("only the descriptor that $JOURNAL_STREAM names is the journal", () => {
   expect(isJournal({}, fd)).toBe(false);
   closeSync(fd);
   expect(isJournal(env, fd)).toBe(false);
+});
+
+test("a log whose disk is full loses lines and ends nothing", () => {
+  const file = join(import.meta.dirname, "../../../src/base/log.ts");
+  const program = `
+    const { createLog } = await import(${JSON.stringify(file)});
+    const log = createLog({ level: "info", format: "text" });
+    for (let i = 0; i < 3; i++) {
+      log.info("line");
+      await new Promise((resolve) => setTimeout(resolve, 10));
+    }
+    console.log("goes on");
+  `;
+  const full = openSync("/dev/full", "w");
+  const stdio: ["ignore", "pipe", number] = ["ignore", "pipe", full];
+  const { status, stdout } = spawnSync(process.execPath, ["-e", program], {
+    stdio,
+    encoding: "utf8",
+  });
+  closeSync(full);
+  expect({ status, stdout }).toEqual({ status: 0, stdout: "goes on\n" });
 });

@@ -47,6 +47,14 @@ test("an absent address is tried again until it is there, with a line at begin a
   expect(lines[2]).toContain("serving metrics: the node has the address now");
 });
 
+test("a server that fails while it listens says so", async () => {
+  const server = fakeServer("");
+  const { listening, lines } = listen(server);
+  await listening;
+  server.emit("error", new Error("accept failed"));
+  expect(lines).toEqual([expect.stringMatching(/serving metrics failed error="accept failed"/)]);
+});
+
 test("disposing ends the attempts", async () => {
   const server = fakeServer(...Array.from({ length: 1_000 }, () => absent));
   (await listen(server).listening)[Symbol.dispose]();

@@ -72,7 +72,7 @@ function writeNow(text: string): void {
   try {
     writeSync(2, text);
   } catch {
-    // There is nobody to be told.
+    // The line is lost.
   }
 }
 

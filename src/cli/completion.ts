@@ -13,8 +13,7 @@ import {
   ungrouped,
 } from "./help.ts";
 import { containersOf, podCandidate } from "./lookup.ts";
-import { findOption } from "./options.ts";
-import { everyValue } from "./program.ts";
+import { valueOption } from "./options.ts";
 import { bashScript, fishScript, zshScript } from "./completion_scripts.ts";
 import { print } from "./output.ts";
 
@@ -48,13 +47,23 @@ export function completeCommand(groups: () => CommandGroups) {
     meta: { description: "List completions of a command line", hidden: true },
     args: { word: { type: "positional", required: false, description: "Words so far" } },
     run: async ({ args }) => {
-      const host = everyValue(args._, ["-H", "--host"])[0];
+      const host = socketIn(args._);
       const live: LiveNames = (kind) => withClient({ host }, (client) => liveNames(client, kind));
       for (const [word, about] of await suggestions(groups(), args._, live)) {
         print(about === "" ? word : `${word}\t${about}`);
       }
     },
   });
+}
+
+function socketIn(words: readonly string[]): string | undefined {
+  for (const [at, word] of words.entries()) {
+    if (word === "--") break;
+    if (valueOption(word, hostArg) !== undefined) return words[at + 1];
+    const [, inline] = /^(?:-[a-z]*H|--host)=(.*)$/is.exec(word) ?? [];
+    if (inline !== undefined) return inline;
+  }
+  return undefined;
 }
 
 /** words: those behind the program's name; the last is incomplete, perhaps empty. Never throws. */
@@ -103,11 +112,6 @@ async function ofCommand(
   const places = Object.values(args).filter(({ type }) => type === "positional");
   const place = places[operands] ?? places.findLast((def) => "repeatable" in def);
   return place === undefined ? [] : await valuesOf(place, live);
-}
-
-function valueOption(word: string, args: ArgsDef): ArgDef | undefined {
-  const def = word.includes("=") ? undefined : findOption(word.replace(/^--?/, ""), args)?.def;
-  return def?.type === "boolean" ? undefined : def;
 }
 
 /** "-p, --pod=POD" → "--pod" */

@@ -147,7 +147,7 @@ export async function listImages(
   name: string | undefined,
   { args, rawArgs }: Given<{ pinned?: boolean | undefined }>,
 ) {
-  const tests = everyValue(rawArgs, ["--filter", "-f"]).map(imageTest);
+  const tests = everyValue(rawArgs, "filter").map(imageTest);
   if (args.pinned === true) tests.push(({ pinned }) => pinned === true);
   const filter = name ? { image: { image: name } } : undefined;
   const response = await client.ListImages({ filter });
@@ -172,7 +172,7 @@ function imageTest(text: string): (image: Image) => boolean {
 
 /** @throws UsageError */
 export function labelsOf(rawArgs: readonly string[]): Record<string, string> {
-  const pairs = everyValue(rawArgs, ["--label"]).map((text) => {
+  const pairs = everyValue(rawArgs, "label").map((text) => {
     const [, key, value = ""] = /^([^=]+)=(.*)$/s.exec(text) ?? [];
     if (key === undefined) throw new UsageError(`--label takes key=value, not ${quoted(text)}`);
     return [key, value] as const;

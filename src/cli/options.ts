@@ -17,29 +17,36 @@ export class UsageError extends CriError {
 export const repeatable = { repeatable: true } as const;
 
 /**
+ * Returns the words with each option under its long name ("-qf x" as "--quiet --filter x"): only words of this
+ * form may be searched for an option.
  * @throws UsageError for an unknown or repeated option, a missing or unexpected value, and an empty or
  * surplus operand.
  */
-export function checkArguments(name: string, argv: readonly string[], args: ArgsDef): void {
+export function checkArguments(name: string, argv: readonly string[], args: ArgsDef): string[] {
   const see = `See ${name} --help.`;
   const seen = new Set<string>();
+  const words: string[] = [];
   const operands: string[] = [];
   for (let i = 0; i < argv.length; i++) {
     const arg = argv[i]!;
     if (arg === "--") {
+      words.push(...argv.slice(i));
       operands.push(...argv.slice(i + 1));
       break;
     }
     if (!arg.startsWith("-") || arg === "-") {
+      words.push(arg);
       operands.push(arg);
       continue;
     }
     const { given, value } = splitOption(arg, args);
-    for (const key of given) {
+    for (const [at, key] of given.entries()) {
       const found = findOption(key, args);
       if (found === undefined) throw unknownOption(name, arg, optionNames(args));
       if (seen.has(found.key) && !isRepeatable(found.def)) throw givenTwice(`--${found.key}`, see);
+      if (found.def.type !== "boolean" && at < given.length - 1) throw notLast(arg, key, see);
       seen.add(found.key);
+      words.push(key === `no-${found.key}` ? `--${key}` : `--${found.key}`);
     }
     const { def } = findOption(given.at(-1)!, args)!;
     if (def.type === "boolean") {
@@ -50,14 +57,16 @@ export function checkArguments(name: string, argv: readonly string[], args: Args
     const text = value ?? argv[++i];
     checkValue(option, text, value === undefined, args, see);
     checkChoice(option, text!, def);
+    words.push(`${words.pop()}=${text}`);
   }
   checkOperands(operands, args, see);
+  return words;
 }
 
 /** Splits "-abc" into three options unless the command has an option "abc"; value: the part after "=". */
 function splitOption(arg: string, args: ArgsDef): { given: string[]; value: string | undefined } {
   const [, dashes = "", key = "", value] = /^(--?)([^=]*)(?:=(.*))?$/s.exec(arg)!;
-  const isWhole = dashes === "--" || findOption(key, args) !== undefined;
+  const isWhole = dashes === "--" || key === "" || findOption(key, args) !== undefined;
   return { given: isWhole ? [key] : key.split(""), value };
 }
 
@@ -73,6 +82,10 @@ function checkValue(
   if (isNextArg && isOption(value, args)) {
     throw new UsageError(`${option} needs a value, but is followed by the option ${value}. ${see}`);
   }
+}
+
+function notLast(arg: string, key: string, see: string): UsageError {
+  return new UsageError(`In ${arg}, -${key} needs a value: it must be the last letter. ${see}`);
 }
 
 function checkChoice(option: string, value: string, def: ArgDef): void {
@@ -138,7 +151,10 @@ function isOption(arg: string, args: ArgsDef): boolean {
   return key !== undefined && findOption(key, args) !== undefined;
 }
 
-export function takesValue(arg: string, args: ArgsDef): boolean {
-  const found = findOption(arg.replace(/^--?/, ""), args);
-  return found !== undefined && found.def.type !== "boolean";
+/** Returns the option, or the last one of a bundle ("-qf"), whose value is the next word. */
+export function valueOption(word: string, args: ArgsDef): ArgDef | undefined {
+  if (!word.startsWith("-")) return undefined;
+  const { given, value } = splitOption(word, args);
+  const def = value === undefined ? findOption(given.at(-1)!, args)?.def : undefined;
+  return def?.type === "boolean" ? undefined : def;
 }

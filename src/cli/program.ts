@@ -13,7 +13,7 @@ import {
   subCommandsOf,
   ungrouped,
 } from "./help.ts";
-import { checkArguments, takesValue, UsageError } from "./options.ts";
+import { checkArguments, UsageError, valueOption } from "./options.ts";
 import { coloured, print, say } from "./output.ts";
 
 export type Program = {
@@ -93,8 +93,8 @@ async function runLeaf(program: Program, { command, name, argv }: Found): Promis
     throw new UsageError(`${name} needs one of: ${names.join(", ")}. See ${name} --help.`);
   }
   const parsesItself = program.parseThemselves?.includes(name) === true;
-  if (!parsesItself) checkArguments(name, own, args);
-  const rawArgs = passed.length > 0 ? [...own, "--", ...passed] : [...own];
+  const words = parsesItself ? [...own] : checkArguments(name, own, args);
+  const rawArgs = passed.length > 0 ? [...words, "--", ...passed] : words;
   const result: unknown = await command.run({
     rawArgs,
     args: parse(name, parsesItself ? [] : rawArgs, args),
@@ -119,7 +119,7 @@ function split(argv: readonly string[], args: ArgsDef, operands: number) {
     const arg = argv[i]!;
     if (arg === "--") return { own: argv.slice(0, i), passed: argv.slice(i + 1) };
     if (arg.startsWith("-") && arg !== "-") {
-      if (!arg.includes("=") && takesValue(arg, args)) i++;
+      if (valueOption(arg, args) !== undefined) i++;
       continue;
     }
     seen++;
@@ -131,13 +131,10 @@ function split(argv: readonly string[], args: ArgsDef, operands: number) {
   return { own: argv, passed: [] };
 }
 
-/** Returns all values of a repeated option; citty keeps only the last. */
-export function everyValue(rawArgs: readonly string[], names: readonly string[]): string[] {
-  const values: string[] = [];
-  for (let i = 0; i < rawArgs.length && rawArgs[i] !== "--"; i++) {
-    const [name = "", ...value] = rawArgs[i]!.split("=");
-    if (!names.includes(name)) continue;
-    values.push(value.length > 0 ? value.join("=") : (rawArgs[++i] ?? ""));
-  }
-  return values;
+/** Returns all values of a repeated option; citty keeps only the last. rawArgs: as a command gets them. */
+export function everyValue(rawArgs: readonly string[], name: string): string[] {
+  const end = rawArgs.indexOf("--");
+  const options = end < 0 ? rawArgs : rawArgs.slice(0, end);
+  const start = `--${name}=`;
+  return options.filter((word) => word.startsWith(start)).map((word) => word.slice(start.length));
 }

@@ -108,9 +108,9 @@ export const run = defineCommand({
       image,
       command,
       name: args.name,
-      env: everyValue(rawArgs, ["--env", "-e"]),
-      volumes: everyValue(rawArgs, ["--volume", "-v"]),
-      ports: everyValue(rawArgs, ["--publish", "-p"]),
+      env: everyValue(rawArgs, "env"),
+      volumes: everyValue(rawArgs, "volume"),
+      ports: everyValue(rawArgs, "publish"),
       workdir: args.workdir,
       hostNetwork: args["host-network"] === true,
       privileged: args.privileged === true,
@@ -121,8 +121,8 @@ export const run = defineCommand({
       entrypoint: args.entrypoint,
       memory: args.memory,
       cpus: args.cpus,
-      annotations: everyValue(rawArgs, ["--annotation"]),
-      labels: everyValue(rawArgs, ["--label", "-l"]),
+      annotations: everyValue(rawArgs, "annotation"),
+      labels: everyValue(rawArgs, "label"),
     };
     const detach = args.detach === true;
     if (detach && args.rm) {

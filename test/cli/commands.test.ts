@@ -93,6 +93,21 @@ test("images of a name that no image has says so, and finds a mistyped subcomman
   expect((await isuladTs("images")).stderr).toBe("");
 });
 
+test.each([
+  "-q -f dangling=true",
+  "-qf dangling=true",
+  "-q -filter dangling=true",
+  "-qf=dangling=true",
+])("images %s lists only what may be removed", async (options) => {
+  await using _ = await fakeDaemon(socket, {
+    ListImages: () => ({
+      images: [{ id: "sha256:1", repo_tags: ["registry.example/app:1"] }, { id: "sha256:2" }],
+    }),
+  });
+  const { code, stdout } = await isuladTs("images", "--no-trunc", ...options.split(" "));
+  expect([code, stdout]).toEqual([0, "sha256:2\n"]);
+});
+
 test("pull and run tell which other tags the node has when the registry cannot be reached", async () => {
   await using _ = await fakeDaemon(socket, {
     ListImages: () => ({ images: [{ id: "sha256:1", repo_tags: ["registry.example/app:1"] }] }),

@@ -113,6 +113,22 @@ test("run passes options after the image to the command, even --help", async () 
   expect(w.container?.envs).toEqual([]);
 });
 
+test("run takes the word behind a bundle of options for the value of its last one", async () => {
+  const { w, handlers } = world(() => {});
+  await using daemon = await fakeDaemon(socket, { ...handlers, StartContainer: () => ({}) });
+  const words = "run -dp 8080:80 -v=/a:/b busybox true".split(" ");
+  expect(await resultOf(isuladTs(daemon.host, ...words))).toEqual({
+    code: 0,
+    stdout: "c1\n",
+    stderr: "",
+  });
+  expect(w.pods.get("pod1")?.port_mappings).toMatchObject([
+    { host_port: 8080, container_port: 80 },
+  ]);
+  expect(w.container?.mounts).toMatchObject([{ host_path: "/a", container_path: "/b" }]);
+  expect(w.container?.args).toEqual(["true"]);
+});
+
 test("run stops the container on SIGTERM, kills it on the second, and cleans up", async () => {
   const { w, handlers } = world((_w, write) => write("stdout F up"));
   await using daemon = await fakeDaemon(socket, handlers);

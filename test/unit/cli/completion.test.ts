@@ -32,6 +32,7 @@ test.each([
   ["logs 4f2a ", []], // takes one container
   ["rm 4f2a ng", ["nginx"]], // takes several
   ["ps --pod ", names["pod"]!],
+  ["ps -ap ", names["pod"]!],
   ["ps -o ", ["table", "json", "yaml", "go-template"]],
   ["ps --p", ["--pod"]],
   ["ps --no", ["--no-trunc"]],

@@ -73,13 +73,13 @@ test.each([
 });
 
 test("labels and a pod go to the daemon", async () => {
-  const rawArgs = ["--label", "a=b", "--label=c=d=e"];
+  const rawArgs = ["--label=a=b", "--label=c=d=e"];
   await containers({ pod: "test/pod-p2" }, { rawArgs });
   expect(filters.at(-1)).toMatchObject({
     pod_sandbox_id: "p2",
     label_selector: { a: "b", c: "d=e" },
   });
-  expect(() => labelsOf(["--label", "a"])).toThrow('--label takes key=value, not "a"');
+  expect(() => labelsOf(["--label=a"])).toThrow('--label takes key=value, not "a"');
 });
 
 test("pods are chosen by namespace, and listed newest first", async () => {
@@ -90,11 +90,11 @@ test("pods are chosen by namespace, and listed newest first", async () => {
 });
 
 test.each([
-  [["--filter", "dangling=true"], {}, ["sha256:2"]],
-  [["-f", "dangling=false"], {}, ["sha256:1"]],
+  [["--filter=dangling=true"], {}, ["sha256:2"]],
+  [["--filter=dangling=false"], {}, ["sha256:1"]],
   [["--filter=reference=^quay"], {}, ["sha256:2"]],
   [[], { pinned: true }, ["sha256:1"]],
-  [["-f", "reference=busybox", "-f", "dangling=true"], {}, []],
+  [["--filter=reference=busybox", "--filter=dangling=true"], {}, []],
 ])("of the images, %j %j chooses %j", async (rawArgs, args, ids) => {
   const { images } = await listImages(client, undefined, { args, rawArgs });
   expect(images.map(({ id }) => id as string)).toEqual(ids);
@@ -110,7 +110,7 @@ test.each([
 
 test("a filter of images that is none of the known is refused", async () => {
   for (const text of ["dangling=yes", "label=a", "x"]) {
-    const given = { args: {}, rawArgs: ["--filter", text] };
+    const given = { args: {}, rawArgs: [`--filter=${text}`] };
     expect(listImages(client, undefined, given)).rejects.toThrow("--filter takes dangling=true");
   }
 });

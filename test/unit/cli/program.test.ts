@@ -55,11 +55,13 @@ async function prog(line: string) {
 test.each([
   ["list a b", ["list", false, "none", ["a", "b"]]],
   ["list -fa --value=x a", ["list", true, "x", ["a"]]],
+  ["list -v=x -- -f", ["list", false, "x", ["-f"]]],
   ["config check file", ["check", false, "none", ["file"]]],
   [
     "run -v x image cmd -f --value y --help",
     ["run", false, "x", "image cmd -f --value y --help".split(" ")],
   ],
+  ["run -fv x image -f", ["run", true, "x", ["image", "-f"]]],
   ["run -f -- image -x", ["run", true, "none", ["image", "-x"]]],
   ["run image -- cmd -- x", ["run", false, "none", ["image", "cmd", "--", "x"]]],
 ])("prog %s reaches its command", async (line, expected) => {
@@ -79,6 +81,12 @@ test.each([
   ["", 2, "prog: A command is required. See prog --help."],
   ["--value x", 2, "prog: A command is required. See prog --help."],
   ["hidden", 5, ""],
+  [
+    "list -vf x",
+    2,
+    "prog: In -vf, -v needs a value: it must be the last letter. See prog list --help.",
+  ],
+  ["list -=x", 2, "prog: prog list has no option -. See prog list --help."],
   ["list -az", 2, "prog: prog list has no option -az. See prog list --help."],
   ["list --value", 2, "prog: --value needs a value. See prog list --help."],
   [
@@ -168,8 +176,18 @@ test("help groups the commands, or describes one, in 80 columns", async () => {
   expect((await prog("config check -h")).text).toContain("Usage: prog config check [OPTION…]");
 });
 
-test("everyValue collects the values of a repeated option, and stops at --", () => {
-  const argv = ["-e", "A=1", "--env=B=2", "--other", "--", "-e", "C=3"];
-  expect(everyValue(argv, ["-e", "--env"])).toEqual(["A=1", "B=2"]);
-  expect(everyValue(["-e", "A", "--", "-e", "B"], ["-e"])).toEqual(["A"]);
+test("everyValue collects the values of a repeated option, however it is written", async () => {
+  let values: string[] = [];
+  const command = defineCommand({
+    args: {
+      quiet: { type: "boolean", alias: "q" },
+      env: { type: "string", alias: "e", ...repeatable },
+      word: { type: "positional", required: false, ...repeatable },
+    },
+    run: ({ rawArgs }) => void (values = everyValue(rawArgs, "env")),
+  }) as CommandDef;
+  const one = { ...program, groups: { Words: { run: command } } };
+  const line = "run -qe A=1 --env=B=2 -e=C=3 --env D -env E image -e F";
+  expect(await runProgram(one, line.split(" "))).toBe(0);
+  expect(values).toEqual(["A=1", "B=2", "C=3", "D", "E"]);
 });

@@ -167,8 +167,8 @@ function resolveValues(config: Config, values: Map<string, unknown>, s: Resoluti
   if (values.get("systemd-cgroup") === "auto") config.systemdCgroup = s.host.systemdRuns();
   const runtimes = values.get("runtimes") as GivenRuntimes["runtimes"];
   const aliases = values.get("cri-runtimes") as GivenRuntimes["aliases"];
-  const { systemdCgroup } = config;
-  config.runtimes = resolveRuntimes({ runtimes, aliases, systemdCgroup }, s);
+  const { systemdCgroup, defaultRuntime } = config;
+  config.runtimes = resolveRuntimes({ runtimes, aliases, systemdCgroup, defaultRuntime }, s);
   resolveDefaultRuntime(config, s);
   resolveProcessors(config, s);
   if (!/^(127\.|::1$)/.test(config.streamServerAddress) && config.streamTlsCert === "") {

@@ -34,7 +34,11 @@ export const idleKeys: readonly IdleKey[] = [
     also: ["log-opt"],
   }),
   idle("container-log", k.anyMap, "the CRI client chooses the path of logs, in CRI's format"),
-  idle("hook-spec", k.text, "OCI hooks come from NRI plugins and CDI devices, not from a file"),
+  idle(
+    "hook-spec",
+    k.text,
+    "OCI hooks come from NRI plugins, CDI devices and the file base-runtime-spec of a runtime",
+  ),
   idle("image-layer-check", k.flag, "every layer is checked against its digest when it is pulled"),
   idle("image-opt-timeout", k.text, "pull-progress-timeout limits a pull that makes no progress"),
   idle("image-server-sock-addr", k.text, "images are handled by the daemon itself"),

@@ -18,19 +18,24 @@ export type GivenRuntimes = {
   runtimes: Record<string, RuntimeValue>;
   /** cri-runtimes: handler → runtime, or type of a shim. */
   aliases: Record<string, string>;
+  defaultRuntime: string;
 };
 
 /** Returns all handlers: the installed runtimes, those of runtimes, and those of cri-runtimes. */
 export function resolveRuntimes(
-  { runtimes, aliases, systemdCgroup }: GivenRuntimes,
+  { runtimes, aliases, systemdCgroup, defaultRuntime }: GivenRuntimes,
   s: Resolution,
 ): Record<string, RuntimeEntry> {
   for (const [name, value] of Object.entries(runtimes)) {
     checkCgroupDriver(name, value, { systemdCgroup, s });
   }
   const found = new Map<string, RuntimeEntry>();
-  found.set("runc", { path: s.host.findExecutable("runc") ?? "/usr/bin/runc", runtimeArgs: [] });
+  const runc = s.host.findExecutable("runc");
   const crun = s.host.findExecutable("crun");
+  // A node that is set to crun needs no runc.
+  if (runc !== undefined || crun === undefined || defaultRuntime !== "crun") {
+    found.set("runc", { path: runc ?? "/usr/bin/runc", runtimeArgs: [] });
+  }
   if (crun !== undefined) found.set("crun", { path: crun, runtimeArgs: [] });
   for (const [name, value] of Object.entries(runtimes)) found.set(name, entryOf(name, value, s));
   const dead: string[] = [];

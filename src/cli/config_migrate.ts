@@ -6,8 +6,8 @@ import { CriError, messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
 import { printable } from "../base/text.ts";
 import { readTextBounded } from "../sys/file.ts";
-import { containerdRules } from "../migrate/containerd.ts";
-import { crioRules } from "../migrate/crio.ts";
+import { containerd2Defaults, containerdRules } from "../migrate/containerd.ts";
+import { crioDefaults, crioRules } from "../migrate/crio.ts";
 import { dockerRules } from "../migrate/docker.ts";
 import { leavesOf, migrate, type Migration, type Tree } from "../migrate/rules.ts";
 import { print, say } from "./output.ts";
@@ -29,12 +29,14 @@ export function migrated(text: string, file: string): Migration {
   const tree = parsed(() => parseToml(text, { integersAsBigInt: "asNeeded" }), file);
   const leaves = leavesOf(tree);
   if (tree["crio"] !== undefined) {
-    return migrate(leaves, { rules: crioRules, fallback: "isulad-ts has no such setting" });
+    const fallback = "isulad-ts has no such setting";
+    return migrate(leaves, { rules: crioRules, fallback, defaults: crioDefaults });
   }
   const { version } = tree;
   if (version === 2 || version === 3 || version === 4) {
     const fallback = "isulad-ts has no such part, or does it without a setting";
-    return migrate(leaves, { rules: containerdRules, fallback });
+    const defaults = version === 2 ? [] : containerd2Defaults;
+    return migrate(leaves, { rules: containerdRules, fallback, defaults });
   }
   const problem =
     version === undefined

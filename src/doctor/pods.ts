@@ -128,9 +128,9 @@ const damaged = "correct or remove the file";
 /** Shares of a disk that are free. A kubelet begins to evict pods at a tenth, and removes images at 15 %. */
 const [warnShare, failShare] = [0.1, 0.01];
 
-/** The addresses on which the daemon serves; it waits for those that the node does not have. */
+/** The addresses on which the daemon serves; it waits for those that the node does not have, but for plain streams. */
 export function checkAddresses(node: Node, config: Config): Finding[] {
-  const { metricsPort, metricsAddress, serveBlobs, streamServerAddress } = config;
+  const { metricsPort, metricsAddress, serveBlobs, streamServerAddress, streamTlsCert } = config;
   const served: [key: string, address: string][] = [
     ["metrics-address", metricsPort === 0 ? "" : metricsAddress],
     ["serve-blobs", serveBlobs === "" ? "" : splitAddress(serveBlobs).address],
@@ -140,8 +140,13 @@ export function checkAddresses(node: Node, config: Config): Finding[] {
   return served.flatMap(([key, address]): Finding[] => {
     const isThere = /^(0\.0\.0\.0|::|127\..*|::1|)$/.test(address) || own.includes(address);
     if (isThere) return [];
-    const detail = `${key}: this node does not have ${address} now; the daemon serves there once it has`;
+    const absent = `${key}: this node does not have ${address} now`;
     const mend = `if the node is not to get it, correct ${key} in daemon.json`;
+    if (key === "stream-server-address" && streamTlsCert === "") {
+      const detail = `${absent}; without stream-tls-cert the daemon does not start before it has`;
+      return [{ check: "addresses", state: "fail", detail, mend }];
+    }
+    const detail = `${absent}; the daemon serves there once it has`;
     return [{ check: "addresses", state: "warn", detail, mend }];
   });
 }

@@ -4,10 +4,11 @@
 import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
-import { CriError, messageOf } from "../base/errors.ts";
+import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
 import type { Log } from "../base/log.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
+import { refuseNewer } from "../base/record_version.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import { digestOf, isDigest } from "../base/digest.ts";
 import { ImageSettings, type ImageConfig } from "./manifest.ts";
@@ -265,13 +266,17 @@ export class ImageRecords {
     this.#images.set(image.id, image);
   }
 
+  /** @throws CriError FAILED_PRECONDITION for the record of a newer isulad-ts. */
   async #read(path: string): Promise<void> {
     try {
-      const { version, ...image } = v.parse(ImageFile, jsonValue(await readFile(path, "utf8")));
+      const text = await readFile(path, "utf8");
+      refuseNewer(text, { what: `image record ${path}`, version: 1 });
+      const { version, ...image } = v.parse(ImageFile, jsonValue(text));
       if (path !== this.#path(image.id, "json"))
         throw new Error(`version ${version}, for another image`);
       this.#images.set(image.id, image);
     } catch (error) {
+      if (codeOf(error) === "FAILED_PRECONDITION") throw error;
       this.#unreadable++;
       const aside = `${path}.unreadable`;
       const reason = { file: aside, error: messageOf(error) };

@@ -38,11 +38,16 @@ const ofText = (path: string, content: string): InstalledFile => ({
   when: "unchanged",
 });
 
-/** systemd-cgroup is "auto" where systemd does not run yet: true would refuse to start without it. */
-export function configFile(systemd: Systemd): InstalledFile {
+/**
+ * systemd-cgroup is "auto" where systemd does not run yet: true would refuse to start without it. runtime: the default
+ * one.
+ */
+export function configFile(systemd: Systemd, runtime: string): InstalledFile {
   const driver = { runs: "true", installed: '"auto"', none: "false" }[systemd];
-  const driverOf = (value: string) => `"systemd-cgroup": ${value}`;
-  return ofText(configPath, daemonJson.replace(driverOf("false"), driverOf(driver)));
+  const text = daemonJson
+    .replace('"systemd-cgroup": false', `"systemd-cgroup": ${driver}`)
+    .replace('"default-runtime": "runc"', `"default-runtime": "${runtime}"`);
+  return ofText(configPath, text);
 }
 
 /** The pod network, crictl's configuration and the kernel's settings. host: the daemon's socket. */

@@ -19,7 +19,7 @@ import {
 } from "./files.ts";
 import { Manifest } from "./manifest.ts";
 import { enableInRoot } from "./enablement.ts";
-import { bundledFiles, installPackages, missingPrograms } from "./programs.ts";
+import { bundledFiles, defaultRuntime, installPackages, missingPrograms } from "./programs.ts";
 import { put, takeBack } from "./put.ts";
 import { daemonPlaces, service, waitForAnswer } from "./service.ts";
 import { act, exists, hasSystemd, systemdRuns, type Target } from "./target.ts";
@@ -94,7 +94,7 @@ async function putFiles(
   { executable, isPackaged }: InstallOptions,
 ): Promise<void> {
   const systemd = systemdOf(target);
-  await put(target, manifest, configFile(systemd));
+  await put(target, manifest, configFile(systemd, defaultRuntime(target)));
   for (const file of nodeFiles(daemonPlaces(target).host)) {
     const isInstalled = await put(target, manifest, file);
     if (file.path === sysctlPath && isInstalled) await applyKernelSettings(target);

@@ -52,6 +52,11 @@ function finds(target: Target, names: string[]): boolean {
   return names.some((name) => folders.some((folder) => isProgram(target, `${folder}/${name}`)));
 }
 
+/** The OCI runtime of daemon.json: crun only where runc is missing. */
+export function defaultRuntime(target: Target): "runc" | "crun" {
+  return finds(target, ["crun"]) && !finds(target, ["runc"]) ? "crun" : "runc";
+}
+
 function hasCniPlugins(target: Target): boolean {
   return cniFolders.some((folder) =>
     cniPlugins.every((name) => isProgram(target, `${folder}/${name}`)),

@@ -9,9 +9,10 @@ import { randomBytes } from "node:crypto";
 import { existsSync, readFileSync, renameSync, statSync } from "node:fs";
 import { mkdir, readdir, readFile, rename } from "node:fs/promises";
 import { join } from "node:path";
-import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { codeOf, CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { jsonText } from "../base/json.ts";
+import { refuseNewer } from "../base/record_version.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import type { UnpackPool } from "./unpack_pool.ts";
 import { parseLayerRecord, type LayerRecord } from "./layer_record.ts";
@@ -345,10 +346,13 @@ export class LayerStore {
     }
   }
 
+  /** @throws CriError FAILED_PRECONDITION for the record of a newer isulad-ts. */
   async #read(name: string): Promise<void> {
     const path = join(this.root, name);
     try {
-      const record = parseLayerRecord(await readFile(path, "utf8"));
+      const text = await readFile(path, "utf8");
+      refuseNewer(text, { what: `layer record ${path}`, version: 1 });
+      const record = parseLayerRecord(text);
       const { chainId, unsyncedBoot } = record;
       if (name !== `${shortId(chainId)}.json`)
         throw new Error("the file name does not match its chain ID");
@@ -363,6 +367,7 @@ export class LayerStore {
       const message = "layer dropped: the node stopped before it was synced to disk";
       this.#log.warn(message, { layer: name });
     } catch (error) {
+      if (codeOf(error) === "FAILED_PRECONDITION") throw error;
       const reason = { file: path, error: messageOf(error) };
       this.#log.warn("layer dropped: its record is invalid", reason);
     }

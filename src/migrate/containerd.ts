@@ -5,8 +5,10 @@ import {
   inMap,
   metricsAddress,
   none,
+  pauseImage,
   portOf,
   same,
+  type Default,
   type Leaf,
   type Rule,
   type Rules,
@@ -87,8 +89,8 @@ const registryFolder: Rule = {
 const keepBlobs = converted("keep-blobs", (value) => value === false);
 
 const cri: Rules = {
-  sandbox_image: same("pod-sandbox-image"),
-  "pinned_images/sandbox": same("pod-sandbox-image"),
+  sandbox_image: pauseImage,
+  "pinned_images/sandbox": pauseImage,
   max_container_log_line_size: same("max-container-log-line-size"),
   enable_selinux: same("selinux-enabled"),
   selinux_category_range: same("selinux-category-range"),
@@ -234,6 +236,13 @@ const servers: Rules = {
   "debug/gid": none("isulad-ts debug uses the socket of hosts"),
   "metrics/address": metricsAddress,
 };
+
+/** Of containerd 2 (versions 3 and 4): docs/cri/config.md, docs/NRI.md. */
+export const containerd2Defaults: readonly Default[] = [
+  { from: "io.containerd.cri.v1.runtime.enable_cdi", to: "enable-cdi", value: true },
+  { from: "io.containerd.nri.v1.nri.disable", to: "nri-support", value: true },
+  { from: "io.containerd.nri.v1.nri.disable_connections", to: "disable-connections", value: false },
+];
 
 export const containerdRules: Rules = {
   version: none(gone),

@@ -1,5 +1,14 @@
 // Lists the equivalents of CRI-O's crio.conf.
-import { added, converted, inMap, none, same, type Rules } from "./rules.ts";
+import {
+  added,
+  converted,
+  inMap,
+  none,
+  pauseImage,
+  same,
+  type Default,
+  type Rules,
+} from "./rules.ts";
 
 const runtimes = inMap("runtimes", ({ path, value }, entry) => {
   const field = path.at(-1)!;
@@ -43,13 +52,19 @@ const runtime: Rules = {
 };
 
 const image: Rules = {
-  pause_image: same("pod-sandbox-image"),
+  pause_image: pauseImage,
   pinned_images: same("pinned-images"),
   insecure_registries: same("insecure-registries"),
   global_auth_file: same("registry-auth-file"),
   pull_progress_timeout: same("pull-progress-timeout"),
   signature_policy: none("image-verifier-dir has programs that accept or refuse images"),
 };
+
+/** Of CRI-O's pkg/config: the systemd driver, and CDI without a switch. */
+export const crioDefaults: readonly Default[] = [
+  { from: "crio.runtime.cgroup_manager", to: "systemd-cgroup", value: "auto" },
+  { from: "crio.runtime.cdi_spec_dirs", to: "enable-cdi", value: true },
+];
 
 function under(table: string, rules: Rules): Rules {
   const entries = Object.entries(rules).map(([path, rule]) => [`crio/${table}/${path}`, rule]);

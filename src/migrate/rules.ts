@@ -23,6 +23,9 @@ export type Rule = {
   apply: (leaf: Leaf, values: Tree) => string | { why: string };
 };
 
+/** A default of the source that daemon.json does not share: the source's key, daemon.json's, and the value there. */
+export type Default = { from: string; to: string; value: unknown };
+
 /** By path, joined by "/"; "*" stands for one name. */
 export type Rules = Record<string, Rule>;
 
@@ -87,6 +90,15 @@ export const metricsAddress: Rule = {
   },
 };
 
+/** The kubelet's usual image is the other runtime's default; the built-in program needs none. */
+export const pauseImage: Rule = {
+  to: "pod-sandbox-image",
+  apply: (leaf, values) =>
+    /^(registry\.k8s\.io|k8s\.gcr\.io)\/pause[:@]/.test(String(leaf.value))
+      ? { why: "a built-in program is the pause container, without an image" }
+      : same("pod-sandbox-image").apply(leaf, values),
+};
+
 /** There is no equivalent. */
 export function none(why: string): Rule {
   return { why, apply: () => ({ why }) };
@@ -118,19 +130,26 @@ function entryDepth(path: readonly string[], key: string): number {
   return path.findLastIndex((name) => name.replaceAll("_", "-") === key) + 1;
 }
 
+type Source = { rules: Rules; fallback: string; defaults?: readonly Default[] };
+
 /** Converts all leaves. Rules are searched in the order of their table; `fallback` tells why a key has none. */
 export function migrate(
   leaves: readonly Leaf[],
-  { rules, fallback }: { rules: Rules; fallback: string },
+  { rules, fallback, defaults = [] }: Source,
 ): Migration {
   const values: Tree = {};
   const compiled = Object.entries(rules).map(([path, rule]) => ({ path: path.split("/"), rule }));
-  const report = leaves.map((leaf) => {
+  const report: Migration["report"] = leaves.map((leaf) => {
     const key = leaf.path.map((name) => (/^[\w-]+$/.test(name) ? name : `"${name}"`)).join(".");
     const found = compiled.find(({ path }) => matches(path, leaf.path));
     const outcome = found === undefined ? { why: fallback } : outcomeOf(found.rule, leaf, values);
     return typeof outcome === "string" ? { key, to: outcome } : { key, why: outcome.why };
   });
+  for (const { from, to, value } of defaults) {
+    if (to in values) continue;
+    values[to] = value;
+    report.push({ key: `${from} (its default)`, to });
+  }
   return { values, report };
 }
 

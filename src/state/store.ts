@@ -7,6 +7,7 @@ import { activity } from "../base/activity.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { KeyedLock } from "../base/keyed_lock.ts";
+import { refuseNewer } from "../base/record_version.ts";
 import { nowMs } from "../base/clock.ts";
 import { Ordered } from "./order.ts";
 import { RecordFiles } from "./record_files.ts";
@@ -66,7 +67,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
    * system's error if no record can be read, for otherwise all would be taken for removed.
    */
   async load(setAside: string): Promise<string[]> {
-    const { folder, kind } = this.#options;
+    const { folder, kind, version } = this.#options;
     await mkdir(folder, { recursive: true, mode: 0o700 });
     await mkdir(this.#options.changes, { recursive: true, mode: 0o700 });
     const names = await readdir(folder);
@@ -75,7 +76,11 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
       const files = this.#filesOf(id);
       return { id, files, texts: files.texts() };
     });
-    for (const { id, texts } of found) this.#refuseNewer(id, texts);
+    for (const { id, texts } of found) {
+      for (const text of texts) {
+        if (typeof text === "string") refuseNewer(text, { what: `${kind} ${id}`, version });
+      }
+    }
     const problems: string[] = [];
     await this.#removeStrays(new Set(ids), problems);
     const leftovers: Record[] = [];
@@ -191,19 +196,6 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
   #parse(text: string | Error): Record {
     if (text instanceof Error) throw text;
     return this.#options.fromJson(jsonValue(text));
-  }
-
-  #refuseNewer(id: string, texts: (string | Error)[]): void {
-    const { kind, version } = this.#options;
-    for (const text of texts) {
-      if (text instanceof Error) continue;
-      const found = Number(/^\s*\{\s*"version"\s*:\s*(\d+)/.exec(text)?.[1] ?? 0);
-      if (found <= version) continue;
-      throw new CriError(
-        "FAILED_PRECONDITION",
-        `${kind} ${id} has version ${found}, which a newer isulad-ts wrote; this one knows version ${version}: run the newer one`,
-      );
-    }
   }
 
   #filesOf(id: string): RecordFiles {

@@ -220,6 +220,31 @@ describe("the records of sandboxes and containers", () => {
     await daemon.start();
     await expectWhole();
   });
+
+  test.each(["images", "layers"])(
+    "of %s, by a newer version: told of, and not touched",
+    async (kind) => {
+      await daemon.stop();
+      const folder = join(daemon.dir, "graph", kind === "images" ? "images" : "layers");
+      const name = readdirSync(folder).find((one) => one.endsWith(".json"))!;
+      const file = join(folder, name);
+      const before = readFileSync(file, "utf8");
+      const text = before.replace('{"version":1,', '{"version":2,"new":true,');
+      expect(text).not.toBe(before);
+      writeFileSync(file, text);
+      const logged = daemon.log.length;
+      const refused = await daemon.start().then(
+        () => false,
+        () => true,
+      );
+      const [after, log] = [readFileSync(file, "utf8"), daemon.log.slice(logged)];
+      writeFileSync(file, before);
+      if (refused) await daemon.start();
+      expect([refused, after]).toEqual([true, text]);
+      expect(log).toContain(`record ${file} has version 2, which a newer isulad-ts wrote`);
+      await expectWhole();
+    },
+  );
 });
 
 /** What is wrong with how a record that was taken is shown; undefined: nothing. */

@@ -18,13 +18,15 @@ const host: HostInfo = {
   groupId: () => undefined,
   exists: (path) => path === "/etc/runsc.toml",
   isExecutable: (path) => path.startsWith("/usr/"),
-  findExecutable: (name) => (installed.includes(name) ? `/usr/bin/${name}` : undefined),
+  findExecutable: () => undefined,
   systemdRuns: () => false,
 };
 
-function load(content: object) {
+function load(content: object, programs = installed) {
   writeFileSync(file, JSON.stringify(content, null, 1));
-  return loadConfig(file, new Map(), host);
+  const findExecutable = (name: string) =>
+    programs.includes(name) ? `/usr/bin/${name}` : undefined;
+  return loadConfig(file, new Map(), { ...host, findExecutable });
 }
 
 const runtime = (fields: object) => load({ runtimes: { x: fields } }).config.runtimes["x"];
@@ -37,6 +39,16 @@ function refusal(fields: object): string[] {
   }
   throw new Error("was accepted");
 }
+
+test("runc is a handler unless the node has only crun, which is the default runtime", () => {
+  const handlers = (content: object, programs: string[]) =>
+    Object.keys(load(content, programs).config.runtimes);
+  const crun = { "default-runtime": "crun" };
+  expect(handlers(crun, ["crun"])).toEqual(["crun"]);
+  expect(handlers(crun, ["crun", "runc"])).toEqual(["runc", "crun"]);
+  expect(handlers({}, ["crun"])).toEqual(["runc", "crun"]);
+  expect(handlers({}, [])).toEqual(["runc"]);
+});
 
 describe("a runtime with a runtime-type", () => {
   test("is a shim, whose executable the last two parts of the type name", () => {

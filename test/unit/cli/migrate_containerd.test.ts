@@ -150,7 +150,7 @@ test.each([
   ["0.0.0.0:1338", { "metrics-port": 1338 }, 'on 127.0.0.1: "metrics-address" must be'],
   [":1338", { "metrics-port": 1338 }, 'on 127.0.0.1: "metrics-address" must be'],
 ])("of metrics.address %p no part is dropped in silence", (address, expected, told) => {
-  const { values, report } = migrated(stringify({ version: 3, metrics: { address } }), "FILE");
+  const { values, report } = migrated(stringify({ version: 2, metrics: { address } }), "FILE");
   expect(values).toEqual(expected);
   expect(report.find(({ key }) => key === "metrics.address")?.to).toContain(told);
   expect(migrated(JSON.stringify({ "metrics-addr": address }), "FILE").values).toEqual(expected);
@@ -165,8 +165,8 @@ test.each([
   ],
 ])("of the folders of hosts.toml %s the first is taken, and others are named", (path, told) => {
   const registry = { config_path: path };
-  const plugins = { "io.containerd.cri.v1.images": { registry } };
-  const { values, report } = migrated(stringify({ version: 3, plugins }), "FILE");
+  const plugins = { "io.containerd.grpc.v1.cri": { registry } };
+  const { values, report } = migrated(stringify({ version: 2, plugins }), "FILE");
   expect(values).toEqual({ "registry-config-path": "/c" });
   expect(report.at(-1)?.to).toBe(told);
 });

@@ -1,6 +1,9 @@
 // Tests single values of a configuration that is converted.
 import { expect, test } from "bun:test";
 import { migrated } from "../../../src/cli/config_migrate.ts";
+import { load, useConfigFolder } from "../base/config_file.ts";
+
+useConfigFolder();
 
 test.each([
   [{ "log-level": "warn", debug: false }, "warn"],
@@ -16,3 +19,23 @@ test("names a value without an equivalent as the source has it", () => {
   );
   expect(report.at(-1)!.why).toMatch(/^"storage-driver" must be .*, not "zfs"$/);
 });
+
+test.each([
+  ["version = 2", {}],
+  ["version = 3", { "enable-cdi": true, "nri-support": true, "disable-connections": false }],
+  ["[crio]", { "systemd-cgroup": "auto", "enable-cdi": true }],
+])("what is the source's default and not daemon.json's is set for %s", (source, expected) => {
+  const { values, report } = migrated(source, "FILE");
+  expect(values).toEqual(expected);
+  const added = report.filter(({ key }) => key.endsWith(" (its default)"));
+  expect(added.map(({ to }) => to)).toEqual(Object.keys(expected));
+  load(values); // throws for what is invalid
+});
+
+test.each(["registry.k8s.io/pause:3.10", "k8s.gcr.io/pause@sha256:aa"])(
+  "the other runtime's own pause image %s is left out",
+  (value) => {
+    const source = `[crio.image]\npause_image = "${value}"`;
+    expect(migrated(source, "FILE").values).not.toHaveProperty("pod-sandbox-image");
+  },
+);

@@ -29,3 +29,9 @@ test("addresses that the node does not have are a warning, each with its key", (
     "serve-blobs: this node does not have 2001:db8::6",
   ]);
 });
+
+test("an address for plain streams that the node does not have stops the daemon's start", () => {
+  const streamServerAddress = "192.0.2.6";
+  expect(check({ streamServerAddress, streamTlsCert: "" })).toMatchObject([{ state: "fail" }]);
+  expect(check({ streamServerAddress, streamTlsCert: "/c" })).toMatchObject([{ state: "warn" }]);
+});

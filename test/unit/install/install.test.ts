@@ -83,6 +83,16 @@ describe("install", () => {
     expect(existsSync(join(root, unitPath))).toBe(false);
   });
 
+  test("makes crun the default runtime where it is there and runc is not", async () => {
+    write("/usr/bin/crun", "", 0o755);
+    await install(target(), options());
+    expect(JSON.parse(read(configPath))).toMatchObject({ "default-runtime": "runc" });
+    await uninstall(target(), removal());
+    rmSync(join(root, "usr/sbin/runc"));
+    await install(target(), options());
+    expect(JSON.parse(read(configPath))).toMatchObject({ "default-runtime": "crun" });
+  });
+
   test("changes nothing when it is repeated", async () => {
     await install(target(), options());
     const before = tree();

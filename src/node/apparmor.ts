@@ -1,11 +1,13 @@
 // Lists the loaded AppArmor profiles and loads the default one for containers.
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
 import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import { failureOutput, run } from "../sys/run.ts";
 
 const defaultProfileName = "isulad-ts-default";
 const enabledFile = "/sys/module/apparmor/parameters/enabled";
 const profilesFile = "/sys/kernel/security/apparmor/profiles";
+const policyFolder = "/etc/apparmor.d";
 const loadMs = 30_000;
 
 /** Returns the names of the loaded profiles; undefined: AppArmor is not enabled in this kernel. */
@@ -31,7 +33,7 @@ export async function openApparmor(isDisabled: boolean): Promise<{
 }> {
   if (isDisabled || loadedProfiles() === undefined) return {};
   try {
-    await load(profileText(defaultProfileName));
+    await load(profileText(defaultProfileName, policyFolder));
     return { apparmor: { defaultProfile: defaultProfileName } };
   } catch (error) {
     const isLoaded = loadedProfiles()?.includes(defaultProfileName) === true;
@@ -55,14 +57,20 @@ async function load(profile: string): Promise<void> {
 }
 
 /**
- * Returns a profile that denies mounts and the kernel's own switches and leaves the rest to a container's
- * other limits. A container may write only the sysctls of its network and ipc namespaces, and may trace and
+ * Returns a profile that denies mounts, sockets of AF_ALG (socketcall(2), which 32-bit programs have, opens them
+ * past a seccomp filter) and the kernel's own switches, and leaves the rest to a container's other limits. A container may write only the sysctls of its network and ipc namespaces, and may trace and
  * signal only processes under the same profile.
+ *
+ * It names the ABI it is written for: in a later one whatever has no rule of its own is denied, such as user
+ * namespaces. Parsers before 3.0, which do not know the line, come without the file.
  */
-function profileText(name: string): string {
-  return `profile ${name} flags=(attach_disconnected, mediate_deleted) {
+export function profileText(name: string, folder: string): string {
+  const abi = "abi/3.0";
+  const header = existsSync(join(folder, abi)) ? `abi <${abi}>,\n` : "";
+  return `${header}profile ${name} flags=(attach_disconnected, mediate_deleted) {
   file,
   network,
+  deny network alg,
   unix,
   capability,
   umount,

@@ -8,16 +8,19 @@ import { invalid } from "./refusals.ts";
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /**
- * Returns the command line: command replaces the image's Entrypoint and Cmd; args alone replace only Cmd.
+ * Returns the command line: command replaces the image's Entrypoint and Cmd; args alone replace only Cmd. An
+ * Entrypoint of [""] is none: `docker build` clears an inherited one with it.
  * @throws CriError INVALID_ARGUMENT if the command line is empty.
  */
 export function processArgs(config: ContainerConfig, image: ImageProcess): string[] {
   const command = config.command ?? [];
   const args = config.args ?? [];
+  const own = image.Entrypoint ?? [];
+  const entrypoint = own.length === 1 && own[0] === "" ? [] : own;
   const result =
     command.length > 0
       ? [...command, ...args]
-      : [...(image.Entrypoint ?? []), ...(args.length > 0 ? args : (image.Cmd ?? []))];
+      : [...entrypoint, ...(args.length > 0 ? args : (image.Cmd ?? []))];
   if (result.length === 0 || result[0] === "") {
     throw invalid(
       "no command to run: the container's command and args and the image's Entrypoint and Cmd are all empty",

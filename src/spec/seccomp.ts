@@ -9,7 +9,16 @@ const EPERM = 1;
 
 /** Flags of clone(2) that make a namespace: NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. */
 const cloneNewNamespaces = 0x7e020000n;
-const AF_VSOCK = 40n;
+/**
+ * Allows all address families but 38 and 40. AF_VSOCK reaches the hypervisor; AF_ALG's flaws (CVE-2026-31431)
+ * write to files that containers share. One condition a rule: runc makes several on the same argument
+ * alternatives, so that "not 38, not 40" would allow both.
+ */
+const socketFamilies = [
+  { value: 38n, op: "SCMP_CMP_LT" },
+  { value: 39n, op: "SCMP_CMP_EQ" },
+  { value: 40n, op: "SCMP_CMP_GT" },
+];
 /** personality(2): Linux, 32-bit uname, their UNAME26 variants, and the query 0xffffffff. */
 const personalities = [0x0n, 0x0008n, 0x20000n, 0x20008n, 0xffffffffn];
 
@@ -113,7 +122,7 @@ export function defaultSeccomp(bounding: string[], arch: string): OciSeccomp {
     ...personalities.map((value) => rule("personality", { index: 0, value, op: "SCMP_CMP_EQ" })),
     // ptrace cannot bypass the filter since Linux 4.8: seccomp runs after it.
     { names: ["ptrace", "process_vm_readv", "process_vm_writev"], action: allow },
-    rule("socket", { index: 0, value: AF_VSOCK, op: "SCMP_CMP_NE" }),
+    ...socketFamilies.map((families) => rule("socket", { index: 0, ...families })),
   ];
   if (!bounding.includes("CAP_SYS_ADMIN")) {
     const masked = { value: cloneNewNamespaces, valueTwo: 0n, op: "SCMP_CMP_MASKED_EQ" };

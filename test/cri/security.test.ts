@@ -184,6 +184,15 @@ describe("capabilities and privileges", () => {
     expect((await status({ seccomp: { profile_type: Unconfined } }))["Seccomp"]).toBe("0");
   });
 
+  test("the default seccomp profile allows no socket of AF_ALG or AF_VSOCK", async () => {
+    const script = 'for (1, 16, 38, 40) { print socket(my $s, $_, 3, 0) ? "ok" : $! + 0, " " }';
+    const node: ContainerConfig = {
+      mounts: [{ host_path: "/", container_path: "/n", readonly: true }],
+    };
+    const security = { seccomp: { profile_type: RuntimeDefault } };
+    expect(await text(`chroot /n perl -e '${script}'`, security, node)).toBe("ok ok 1 1 ");
+  });
+
   test("a privileged container has all devices, nothing masked, and may write /sys and cgroups", async () => {
     const base = daemon.hostPodConfig();
     const security_context = { ...base.linux!.security_context, privileged: true };

@@ -14,6 +14,16 @@ describe("processArgs()", () => {
     expect(processArgs({ command: ["x"], args: ["a"] }, image)).toEqual(["x", "a"]);
   });
 
+  test("an Entrypoint of one empty word is none", () => {
+    const cleared = { Entrypoint: [""], Cmd: ["c"] };
+    expect(processArgs({}, cleared)).toEqual(["c"]);
+    expect(processArgs({ args: ["a"] }, cleared)).toEqual(["a"]);
+    expect(codeAndMessage(() => processArgs({}, { Entrypoint: [""] }))).toContain("no command");
+    expect(codeAndMessage(() => processArgs({}, { Entrypoint: ["", "x"] }))).toContain(
+      "no command",
+    );
+  });
+
   test("rejects an empty command line and NUL characters", () => {
     expect(codeAndMessage(() => processArgs({}, {}))).toContain("no command to run");
     expect(codeAndMessage(() => processArgs({ command: [""] }, {}))).toContain("no command");

@@ -8,6 +8,7 @@ import type {
   LinuxContainerSecurityContext,
 } from "../../../src/proto/types.ts";
 import { capabilities, capabilityNames } from "../../../src/spec/capabilities.ts";
+import type { OciSeccompArg } from "../../../src/spec/oci_types.ts";
 import type { HostInfo } from "../../../src/spec/spec_inputs.ts";
 import { containerSpec } from "../../../src/spec/oci.ts";
 import { ociResources, oomScoreAdj } from "../../../src/spec/resources.ts";
@@ -20,6 +21,7 @@ import {
 } from "../../../src/spec/security.ts";
 import { codeAndMessage, nothingResolved, host, specInput } from "../../spec/inputs.ts";
 
+const allow = "SCMP_ACT_ALLOW";
 const { RuntimeDefault, Unconfined, Localhost } = runtime.v1.SecurityProfile.ProfileType;
 
 describe("capabilities()", () => {
@@ -110,10 +112,27 @@ describe("seccompFilter()", () => {
       seccompFilter(
         { seccomp: { profile_type: RuntimeDefault } },
         { bounding, profileText: undefined, host },
-      )!.syscalls!.flatMap((rule) => (rule.action === "SCMP_ACT_ALLOW" ? rule.names : []));
+      )!.syscalls!.flatMap((rule) => (rule.action === allow ? rule.names : []));
     expect(names([])).not.toContain("mount");
     expect(names(["CAP_SYS_ADMIN"])).toContain("mount");
     expect(names([])).toContain("openat2");
+  });
+
+  test("allows sockets of every address family but AF_ALG and AF_VSOCK, one condition a rule", () => {
+    const rules = filter({ seccomp: { profile_type: RuntimeDefault } })!.syscalls!.filter(
+      ({ names }) => names.includes("socket"),
+    );
+    const passes = (family: bigint, { value, op }: OciSeccompArg) =>
+      ({
+        SCMP_CMP_NE: family !== value,
+        SCMP_CMP_LT: family < value,
+        SCMP_CMP_EQ: family === value,
+        SCMP_CMP_GT: family > value,
+      })[op]!;
+    const allowed = (family: bigint) => rules.some(({ args }) => passes(family, args![0]!));
+    for (const { action, args } of rules) expect([action, args?.length]).toEqual([allow, 1]);
+    for (const family of [1n, 2n, 10n, 16n, 37n, 39n, 41n, 44n]) expect(allowed(family)).toBe(true);
+    expect([38n, 40n].map(allowed)).toEqual([false, false]);
   });
 });
 

@@ -3,7 +3,8 @@
 // Decision: DEL stops at the first plugin that fails, as libcni does, although continuing would release
 // more: if an address were freed while an earlier plugin's rules still point to it, the next pod would get
 // another pod's traffic. The caller retries DEL for up to a day, or until an administrator gives the network up; then
-// DEL is abandoned with an error in the log, because removing a network add-on also removes its plugins.
+// DEL is abandoned with an error in the log, because removing a network add-on also removes its plugins. A
+// plugin that finds nothing to remove has not failed: DEL goes on with the next one.
 //
 // Decision: ADDs with the same list and capabilities run one at a time until the first succeeds. On a fresh
 // node the plugins create what all pods share (bridge, iptables chains), and portmap fails if two race.
@@ -19,11 +20,12 @@ import { writeFileAtomic } from "../sys/file.ts";
 import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
 import { attachmentsOf, type CniAttachment, quarantineCache } from "./cni_cache.ts";
 import { cachedPods, readCache, removeCache, writeCache } from "./cni_cache.ts";
-import { ConfDir, executables, isSince11, parseConfList, readPlugins } from "./cni_conf.ts";
+import { ConfDir, delHasPrevResult, emptyMessage, executables, isSince11 } from "./cni_conf.ts";
+import { parseConfList, readPlugins } from "./cni_conf.ts";
 import type { ConfList, ConfState, PluginConf } from "./cni_conf.ts";
-import { execPlugin, findPlugin } from "./cni_exec.ts";
+import { execPlugin, findPlugin, isAlreadyGone } from "./cni_exec.ts";
 import { convertResult, parseResult, podIps } from "./cni_result.ts";
-import { podNetworks, networksAnnotation } from "./cni_networks.ts";
+import { networksAnnotation, podNetworks, requireAddress } from "./cni_networks.ts";
 import { readCniTemplate, renderCniTemplate } from "./cni_template.ts";
 import { abandonAtNextFailure, hasFailedForLong, withWayOut } from "./cni_del_failures.ts";
 import { collectGarbage, type RecordedPod, whenIdle } from "./cni_gc.ts";
@@ -175,7 +177,8 @@ export class CniNetwork implements AsyncDisposable {
 
   /**
    * Runs ADD of each plugin of each network. After a failure the caller must run del(): plugins may hold
-   * addresses. @throws CriError as plan() and execPlugin() do, and INTERNAL for an invalid result.
+   * addresses. @throws CriError as plan() and execPlugin() do, INTERNAL for an invalid result, and
+   * FAILED_PRECONDITION if the default network gives no address.
    */
   async add(
     pod: CniPod,
@@ -185,7 +188,14 @@ export class CniNetwork implements AsyncDisposable {
     using _ = await this.#gate.enter(signal);
     const [first, ...further] = plan;
     const attachments: CniAttachments = [await this.#addOne(pod, first, signal)];
-    for (const one of further) attachments.push(await this.#addOne(pod, one, signal));
+    requireAddress(pod.id, attachments[0]);
+    for (const one of further) {
+      const attachment = await this.#addOne(pod, one, signal);
+      attachments.push(attachment);
+      const fields = { sandbox: pod.id, network: one.confList.name };
+      if (attachment.ips.length > 0) continue;
+      this.#options.log.warn("CNI ADD returned no address for the sandbox", fields);
+    }
     return attachments;
   }
 
@@ -194,10 +204,6 @@ export class CniNetwork implements AsyncDisposable {
     await writeCache(this.#options.cacheDir, pod, plan);
     const key = jsonText([plan.confList, Object.keys(plan.capabilityArgs)]);
     const attachment = await this.#firstAlone(key, signal, () => this.#addAll(pod, plan, signal));
-    if (attachment.ips.length === 0) {
-      const fields = { sandbox: pod.id, network: plan.confList.name };
-      this.#options.log.warn("CNI ADD returned no address for the sandbox", fields);
-    }
     await writeCache(this.#options.cacheDir, pod, attachment);
     return attachment;
   }
@@ -292,7 +298,13 @@ export class CniNetwork implements AsyncDisposable {
     const within = this.#within(signal);
     for (const plugin of plugins.toReversed()) {
       throwIfAborted(`CNI DEL of sandbox ${target.id}`, signal);
-      await this.#exec("DEL", plugin, { pod, attachment }, within);
+      try {
+        await this.#exec("DEL", plugin, { pod, attachment }, within);
+      } catch (error) {
+        if (!isAlreadyGone(error, netnsPath)) throw error;
+        const fields = { sandbox: pod.id, error: messageOf(error) };
+        this.#options.log.warn("CNI DEL found nothing to remove", fields);
+      }
     }
   }
 
@@ -383,13 +395,4 @@ export class CniNetwork implements AsyncDisposable {
     else log.info("CNI network loaded", { file: state.file, network: state.list.name });
     return state;
   }
-}
-
-function emptyMessage(confDir: string): string {
-  return `no CNI network list in ${confDir} (*.conflist, *.conf or *.json): install the cluster's network add-on`;
-}
-
-/** CNI specification: DEL gets a prevResult since 0.4.0. */
-function delHasPrevResult(cniVersion: string): boolean {
-  return !/^0\.[123]\./.test(cniVersion);
 }

@@ -15,6 +15,15 @@ export function isSince11(list: ConfList): boolean {
   return !/^(0\.|1\.0\.)/.test(list.cniVersion);
 }
 
+/** CNI specification: DEL gets a prevResult since 0.4.0. */
+export function delHasPrevResult(cniVersion: string): boolean {
+  return !/^0\.[123]\./.test(cniVersion);
+}
+
+export function emptyMessage(confDir: string): string {
+  return `no CNI network list in ${confDir} (*.conflist, *.conf or *.json): install the cluster's network add-on`;
+}
+
 /** Supported versions of the CNI specification, oldest first. */
 const cniVersions = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 

@@ -68,6 +68,21 @@ export function isUnknownCommand(error: unknown): boolean {
   return cause?.cniCode === unknownCommand;
 }
 
+/**
+ * A DEL's error which says that what is to be removed does not exist, as plugins answer against the
+ * specification, now and at each retry. go-cni passes over the same ones. A program that the plugin does not
+ * find has removed nothing.
+ */
+export function isAlreadyGone(error: unknown, netnsPath: string): boolean {
+  const cause = error instanceof CriError ? (error.cause as Partial<CniErrorCause>) : undefined;
+  if (cause?.cniCode === undefined) return false;
+  const text = messageOf(error);
+  if (text.includes("executable file not found")) return false;
+  return (
+    text.includes("not found") || (netnsPath === "" && text.includes("no such file or directory"))
+  );
+}
+
 async function tryPlugin(call: PluginCall, signal: AbortSignal): Promise<RunResult> {
   const sandbox = call.pod === undefined ? "" : ` of sandbox ${call.pod.containerId}`;
   const what = `CNI plugin ${call.plugin}: ${call.command}${sandbox}`;

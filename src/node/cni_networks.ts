@@ -7,6 +7,7 @@ import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
 import { quoted } from "../base/text.ts";
+import type { CniAttachment } from "./cni_cache.ts";
 import type { ConfList } from "./cni_conf.ts";
 
 /** iSulad's annotation: [{"name": "a list's name", "interface": "eth1"}, …]. */
@@ -71,4 +72,12 @@ function parse(annotation: string): v.InferOutput<typeof Requests> {
 
 function invalid(problem: string): CriError {
   return new CriError("INVALID_ARGUMENT", `annotation ${networksAnnotation}: ${problem}`);
+}
+
+/** A kubelet replaces a pod that is ready without an address, again and again, and tells nobody why. */
+export function requireAddress(sandbox: string, { ips, confList, ifName }: CniAttachment): void {
+  if (ips.length > 0) return;
+  const why = `CNI network ${confList.name} gave sandbox ${sandbox} no address on ${ifName}`;
+  const message = `${why}: correct its ipam, or make another network the first one`;
+  throw new CriError("FAILED_PRECONDITION", message);
 }

@@ -50,6 +50,20 @@ describe("plugins that fail", () => {
     expect(files("graph/cni/results")).toEqual([]);
   });
 
+  test("a list that gives no address: the pod is refused, not READY without one, and nothing stays", async () => {
+    const result = '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}]}';
+    const script = `echo $CNI_COMMAND >> ${mark("silent")}; [ $CNI_COMMAND != ADD ] || { echo '${result}'; exit 0; }`;
+    writeList("silent", [writePlugin("silent", script)]);
+    await configure({});
+    const before = daemon.snapshot();
+    const error = await failure(daemon.runPod(daemon.podConfig()));
+    expect(error.code).toBe("FAILED_PRECONDITION");
+    expect(error.message).toMatch(/^CNI network \S*silent gave sandbox \w+ no address on eth0: /);
+    expect((await daemon.client.ListPodSandbox({})).items).toEqual([]);
+    expect(readFileSync(mark("silent"), "utf8")).toContain("ADD\nDEL\n");
+    expect(await daemon.leaksSince(before)).toEqual([]);
+  });
+
   test("a plugin that is not installed: nothing is attached, one line tells it, and nothing stays", async () => {
     writeList("chain", [bridge(["4"]), { type: "absent" }]);
     await configure({});

@@ -114,6 +114,73 @@ CNI_PATH=${dir}/bin
     expect(input("one.DEL")).not.toHaveProperty("prevResult");
   });
 
+  test("a default network that gives no address fails ADD, and its DEL has the result; another one is logged", async () => {
+    const none = '{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/n"}]}';
+    recordingPlugin("none", none);
+    recordingPlugin("one", ok.replace("$V", "1.0.0"));
+    writeNamed("first", [{ type: "none" }], "10.conflist");
+    writeNamed("second", [{ type: "one" }], "20.conflist");
+    const cni = openNetwork(10_000, 2);
+    expect(await failure(cni.add(podOf("p1"), signal))).toMatchObject({
+      code: "FAILED_PRECONDITION",
+      message:
+        "CNI network first gave sandbox p1 no address on eth0: correct its ipam, or make another network the first one",
+    });
+    await cni.del(podOf("p1"), cni.plan(podOf("p1")), signal);
+    expect(calls()).toEqual(["ADD none", "DEL one", "DEL none"]);
+    expect(input("none.DEL")).toMatchObject({ prevResult: JSON.parse(none) as object });
+    writeNamed("first", [{ type: "one" }], "10.conflist");
+    writeNamed("second", [{ type: "none" }], "20.conflist");
+    expect(await openNetwork(10_000, 2).add(podOf("p2"), signal)).toHaveLength(2);
+    expect(lines.filter((line) => line.includes("no address"))).toHaveLength(1);
+  });
+
+  test.each([
+    ["not found", '{"code":100,"msg":"link eth0 not found"}', true],
+    [
+      "no such file, without a namespace",
+      '{"code":100,"msg":"open : no such file or directory"}',
+      true,
+    ],
+    [
+      "a program not found",
+      '{"code":100,"msg":"exec: iptables: executable file not found in $PATH"}',
+      false,
+    ],
+    ["not found, but by no plugin", "sh: foo: not found", false],
+    ["another error", '{"code":100,"msg":"busy"}', false],
+  ])(
+    "DEL goes on after a plugin that finds nothing to remove, and only then: %s",
+    async (_, answer, goesOn) => {
+      recordingPlugin("one", ok.replace("$V", "1.0.0"));
+      const fails = `[ $CNI_COMMAND = ADD ] || { echo '${answer}'; exit 1; }`;
+      recordingPlugin("two", ok.replace("$V", "1.0.0"), fails);
+      writeList("1.0.0", [{ type: "one" }, { type: "two" }]);
+      const cni = openNetwork();
+      const [attachment] = await cni.add(podOf("p1"), signal);
+      const deleted = await failure(cni.del(podOf("p1"), [attachment], signal));
+      expect(deleted === undefined).toBe(goesOn);
+      expect(calls().slice(2)).toEqual(goesOn ? ["DEL two", "DEL one"] : ["DEL two"]);
+      expect(lines.includes("warn CNI DEL found nothing to remove")).toBe(goesOn);
+    },
+  );
+
+  test("DEL that answers no such file fails while the namespace is there", async () => {
+    const answer = '{"code":100,"msg":"open /run/x: no such file or directory"}';
+    recordingPlugin(
+      "one",
+      ok.replace("$V", "1.0.0"),
+      `[ $CNI_COMMAND = ADD ] || { echo '${answer}'; exit 1; }`,
+    );
+    writeList("1.0.0", [{ type: "one" }]);
+    const cni = openNetwork();
+    const pod = podOf("p1", "/proc/self/ns/net");
+    const [attachment] = await cni.add(pod, signal);
+    expect((await failure(cni.del(pod, [attachment], signal))) as Error).toMatchObject({
+      message: expect.stringContaining("no such file") as string,
+    });
+  });
+
   test("DEL stops at a plugin that fails and starts over on retry", async () => {
     recordingPlugin("one", ok.replace("$V", "1.0.0"));
     recordingPlugin(

@@ -85,8 +85,12 @@ export function limitProperties(version: 1 | 2, limits: OciResources): string[] 
   return [...properties, `CPUQuota=${quota}`];
 }
 
-/** Maps v1's shares (2 to 262144) to v2's weight (1 to 10000), as runc does; undefined: not set. */
+/**
+ * Maps v1's shares (2 to 262144, default 1024) to v2's weight (1 to 10000, default 100) by the curve of runc
+ * 1.3.2, crun 1.23 and the kubelet of 1.35, so that these pods and the kubelet's compete by the same measure.
+ */
 function cpuWeight({ cpu, unified }: OciResources): string | undefined {
   if (cpu?.shares === undefined) return unified?.["cpu.weight"];
-  return `${1n + ((cpu.shares - 2n) * 9_999n) / 262_142n}`;
+  const log = Math.log2(Math.min(Math.max(Number(cpu.shares), 2), 262_144));
+  return `${Math.ceil(10 ** ((log * log + 125 * log) / 612 - 7 / 34))}`;
 }

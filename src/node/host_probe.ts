@@ -46,8 +46,16 @@ function readCgroupOptions({ version, roots }: CgroupMounts): string[] {
   return options.filter((option) => ["nsdelegate", "memory_recursiveprot"].includes(option));
 }
 
-/** v2 has memory.swap.max if the kernel supports swap; v1 needs swap accounting. */
+/**
+ * Both need swap accounting: without it (swapaccount=0; ignored since Linux 6.1) v2 has no memory.swap.max either,
+ * and runtimes fail to write it. v2's root cgroup has no limits at all, so its children tell.
+ */
 function hasSwapLimit({ version, roots }: CgroupMounts): boolean {
-  if (version === 2) return existsSync("/proc/swaps");
-  return existsSync(join(roots["memory"] ?? "", "memory.memsw.limit_in_bytes"));
+  if (version === 1) return existsSync(join(roots["memory"] ?? "", "memory.memsw.limit_in_bytes"));
+  const root = roots["unified"] ?? "";
+  const children = readdirSync(root, { withFileTypes: true }).filter((one) => one.isDirectory());
+  const folders = [root, ...children.map(({ name }) => join(root, name))];
+  const limited = folders.filter((folder) => existsSync(join(folder, "memory.max")));
+  if (limited.length === 0) return existsSync("/proc/swaps");
+  return limited.some((folder) => existsSync(join(folder, "memory.swap.max")));
 }

@@ -106,7 +106,7 @@ test("concurrent status() calls run one STATUS, and a hanging STATUS delays them
 
 test("GC waits for a running ADD, ADD waits for GC, and lists with disableGC have none", async () => {
   const gc = `{ echo gc-in; sleep 0.3; echo gc-out; } >> ${dir}/log`;
-  const add = `{ echo add-in; sleep 0.3; echo add-out; } >> ${dir}/log; echo '{"cniVersion":"1.1.0"}'`;
+  const add = `{ echo add-in; sleep 0.3; echo add-out; } >> ${dir}/log; echo '${ok.replace("$V", "1.1.0")}'`;
   writePlugin("one", `input=$(cat); [ $CNI_COMMAND = GC ] && { ${gc}; exit 0; }; ${add}`);
   writeList("1.1.0", [{ type: "one" }]);
   const cni = openNetwork();

@@ -111,7 +111,8 @@ test("a plugin that finishes within a second is not killed", async () => {
 
 test("what a plugin has left behind on purpose goes on", async () => {
   const file = `${daemon.dir}/pids`;
-  writePlugin(`setsid sleep 600 >&- 2>&- & echo $! > ${file}; echo '{"cniVersion":"1.0.0"}'`);
+  const result = '{"cniVersion":"1.0.0","ips":[{"address":"10.255.255.7/32"}]}';
+  writePlugin(`setsid sleep 600 >&- 2>&- & echo $! > ${file}; echo '${result}'`);
   await daemon.runPod(daemon.podConfig());
   const [server] = namedPids();
   addPod(`echo $$ >> ${file}; exec sleep 600`);

@@ -16,6 +16,8 @@ test.each<[string, Limits, string[]]>([
   ["nothing", {}, []],
   ["memory", { memory: { limit: 4096n } }, ["memory.max 4096"]],
   ["the smallest shares", { cpu: { shares: 2n } }, ["cpu.weight 1"]],
+  ["the default shares", { cpu: { shares: 1024n } }, ["cpu.weight 100"]],
+  ["shares of a tenth of a CPU", { cpu: { shares: 102n } }, ["cpu.weight 17"]],
   ["the largest shares", { cpu: { shares: 262_144n } }, ["cpu.weight 10000"]],
   ["a weight", { unified: { "cpu.weight": "77" } }, ["cpu.weight 77"]],
   ["a quota", { cpu: { quota: 20_000n } }, ["cpu.max 20000 100000"]],

@@ -36,6 +36,16 @@ test("cgroup v2 limits huge pages only with the hugetlb controller", () => {
   const sizes = (unified: string) =>
     readHostInfo({ version: 2, roots: { unified } }, {}).hugepageSizes.length;
   expect([sizes(with2), sizes(without2)]).toEqual([pageSizes, 0]);
-  const facts = readHostInfo({ version: 2, roots: { unified: with2 } }, {});
-  expect(facts).toMatchObject({ swapLimit: existsSync("/proc/swaps"), cgroupOptions: [] });
+  expect(readHostInfo({ version: 2, roots: { unified: with2 } }, {}).cgroupOptions).toEqual([]);
+});
+
+test("cgroup v2 limits swap only if its cgroups have memory.swap.max, or there is none to tell", () => {
+  const none = folder("v2-root", { "cgroup.controllers": "memory\n", "memory.stat": "" });
+  const limits = () => readHostInfo({ version: 2, roots: { unified: none } }, {}).swapLimit;
+  expect(limits()).toBe(existsSync("/proc/swaps"));
+  folder("v2-root/init.scope", {});
+  folder("v2-root/system.slice", { "memory.max": "max" });
+  expect(limits()).toBe(false);
+  folder("v2-root/user.slice", { "memory.max": "max", "memory.swap.max": "max" });
+  expect(limits()).toBe(true);
 });

@@ -281,7 +281,7 @@ async function attach(making: Making): Promise<void> {
   const pod = cniPodOf(config, {
     id,
     netnsPath: networkSettings.SandboxKey,
-    cgroupPath: context.cgroup.podCgroup(cgroup.parent, id).ociParent,
+    cgroupPath: context.cgroup.podCgroup(cgroup.parent, id).path,
   });
   const { cniLists } = getHandler(context, making.sandbox.runtimeHandler);
   const plan = context.cni.plan(pod, cniLists);

@@ -24,10 +24,11 @@ export type CgroupDriver = {
   readonly name: "cgroupfs" | "systemd";
   readonly version: 1 | 2;
   /**
+   * Returns the pod's cgroup as runtimes name it, its path below the root of each hierarchy, and its folders.
    * @param parent the kubelet's cgroup_parent; "" for the configured default.
    * @throws CriError INVALID_ARGUMENT for a parent that this driver cannot use.
    */
-  podCgroup(parent: string, podId: string): { ociParent: string; paths: CgroupPaths };
+  podCgroup(parent: string, podId: string): { ociParent: string; path: string; paths: CgroupPaths };
   /** Returns OCI's linux.cgroupsPath. */
   containerCgroupsPath(parent: string, podId: string, containerId: string): string;
   containerPaths(parent: string, podId: string, containerId: string): CgroupPaths;

@@ -24,8 +24,8 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
     name: "cgroupfs",
     version: mounts.version,
     podCgroup(parent, podId) {
-      const ociParent = podPath(parent, podId);
-      return { ociParent, paths: cgroupFolders(mounts, ociParent) };
+      const path = podPath(parent, podId);
+      return { ociParent: path, path, paths: cgroupFolders(mounts, path) };
     },
     containerCgroupsPath: containerPath,
     containerPaths: (parent, podId, containerId) =>

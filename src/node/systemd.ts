@@ -42,7 +42,8 @@ export function systemdDriver(
     version: mounts.version,
     podCgroup(parent, podId) {
       const ociParent = podSlice(parent, podId);
-      return { ociParent, paths: cgroupFolders(mounts, slicePath(ociParent)) };
+      const path = slicePath(ociParent);
+      return { ociParent, path, paths: cgroupFolders(mounts, path) };
     },
     containerCgroupsPath: (parent, podId, containerId) =>
       `${podSlice(parent, podId)}:${scopePrefix}:${containerId}`,

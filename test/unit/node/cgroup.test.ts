@@ -87,7 +87,10 @@ describe("cgroupfsDriver()", () => {
   test("puts containers below the kubelet's parent, or below /isulad and the pod", () => {
     expect(driver.containerCgroupsPath("/kubepods/pod1", "p", "c")).toBe("/kubepods/pod1/c");
     expect(driver.containerCgroupsPath("", "p", "c")).toBe("/isulad/p/c");
-    expect(driver.podCgroup("kubepods/", "p").ociParent).toBe("/kubepods");
+    expect(driver.podCgroup("kubepods/", "p")).toMatchObject({
+      ociParent: "/kubepods",
+      path: "/kubepods",
+    });
     expect(driver.containerPaths("", "p", "c")["memory"]).toBe(join(scratch, "memory/isulad/p/c"));
   });
 
@@ -173,6 +176,7 @@ describe("systemdDriver()", () => {
     });
     expect(driver.podCgroup("", "p")).toEqual({
       ociParent: "isulad-podp.slice",
+      path: "/isulad.slice/isulad-podp.slice", // what CNI plugins get
       paths: { unified: "/c/isulad.slice/isulad-podp.slice" },
     });
   });

@@ -13,7 +13,7 @@ import { EventBus, eventsMax, subscribersMax } from "./base/event_bus.ts";
 import { commitExit } from "./cri/container_end.ts";
 import type { Context } from "./cri/context.ts";
 import { containerCommitted, sandboxCommitted } from "./cri/events.ts";
-import { ExitWaiters } from "./cri/exit_waiters.ts";
+import { ExitWaiters } from "./state/exit_waiters.ts";
 import { Instruments } from "./stats/instruments.ts";
 import { Health } from "./cri/health.ts";
 import { PodHistory } from "./history/pod_history.ts";

@@ -1,13 +1,13 @@
 // Stops and removes containers, and commits their exits.
 import { setTimeout as sleep } from "node:timers/promises";
 import { abortError, untilAborted } from "../base/abort.ts";
-import { CriError } from "../base/errors.ts";
+import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
 import { killAll, killOnce, processes, survivors } from "../node/cgroup.ts";
 import { exited, startSeen, type Container } from "../state/container.ts";
 import type { ExitRecord } from "../monitor/protocol.ts";
 import { isInGuest, notReady } from "../state/sandbox.ts";
-import { catchesSignal, processAgeMs } from "../sys/process.ts";
+import { untilHandled } from "../sys/process.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { containerCgroup } from "./cgroups.ts";
 import { stdioFolder, type Context } from "./context.ts";
@@ -19,12 +19,13 @@ import { removeTree } from "../sys/remove_tree.ts";
 /** SIGKILL is repeated: a process in uninterruptible sleep may take it only later. */
 const killAgainMs = 2_000;
 const SIGKILL = 9;
-/** Time for a new process to execute its program and install signal handlers. */
-const handlersMs = 2_000;
+/** Between two attempts to send the stop signal while the monitor or the shim is not reached. */
+const signalAgainMs = 500;
 
 /**
  * Sends the stop signal, waits for timeoutMs, then kills. Concurrent callers send one signal, and the
- * shortest of their timeouts applies. Returns when the exit is committed and the container has no process.
+ * shortest of their timeouts applies. A container whose signal cannot be sent is killed after timeoutMs, too: its
+ * shim may hang. Returns when the exit is committed and the container has no process.
  * @throws CriError CANCELLED or DEADLINE_EXCEEDED with the caller's signal, DEADLINE_EXCEEDED when
  * processes survive SIGKILL for runtime-timeout; a later call resumes.
  */
@@ -38,28 +39,36 @@ export async function stopContainerProcess(
   if (container?.phase.phase === "running" && timeoutMs > 0) {
     const { pid } = container.phase;
     const ended = context.exits.wait(id, timeoutMs, signal);
-    const sent = context.exits.signalOnce(id, () => sendStopSignal(context, container, pid));
-    await Promise.race([sent, ended]);
+    const grace = AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]);
+    const send = () => sendStopSignal(context, container, pid, grace);
+    context.exits.signalOnce(id, send).catch((error: unknown) => {
+      const fields = { container: id, timeoutMs, error: messageOf(error) };
+      context.log.warn("stop signal not sent, killing the container after its timeout", fields);
+    });
     await ended;
   }
   await killContainer(context, id, signal);
 }
 
-async function sendStopSignal(context: Context, container: Container, pid: number): Promise<void> {
+/** Retries until `grace` is over while the signal reaches nobody; one without an answer may have been delivered. */
+async function sendStopSignal(
+  context: Context,
+  container: Container,
+  pid: number,
+  grace: AbortSignal,
+): Promise<void> {
   const { id, stopSignal } = container;
   const signal = signalNumber(stopSignal);
   if (!isInGuest(container)) await untilHandled(pid, signal);
-  await step("container-signal", () => callMonitorWithRetry(context, "kill", { id, signal }));
-}
-
-/**
- * Waits until a new process handles the signal. The kernel drops signals without a handler for the first
- * process of a pid namespace, and Stop would wait in vain.
- */
-async function untilHandled(pid: number, signal: number): Promise<void> {
-  const ageMs = processAgeMs(pid) ?? handlersMs;
-  const end = performance.now() + handlersMs - ageMs;
-  while (performance.now() < end && !catchesSignal(pid, signal)) await sleep(10);
+  for (;;) {
+    try {
+      const send = () => callMonitorWithRetry(context, "kill", { id, signal });
+      return await step("container-signal", send);
+    } catch (error) {
+      if (codeOf(error) !== "UNAVAILABLE" || grace.aborted) throw error;
+    }
+    await sleep(signalAgainMs);
+  }
 }
 
 /** Repeats SIGKILL until the exit is committed and no process is left. Throws as Stop does. */

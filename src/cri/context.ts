@@ -25,7 +25,7 @@ import type { Store } from "../state/store.ts";
 import type { Renewable } from "../sys/tls_server.ts";
 import type { Tracing } from "../trace/tracing.ts";
 import type { Streams } from "../stream/streams.ts";
-import type { ExitWaiters } from "./exit_waiters.ts";
+import type { ExitWaiters } from "../state/exit_waiters.ts";
 import type { Instruments } from "../stats/instruments.ts";
 import type { Health } from "./health.ts";
 import type { NriEvents } from "./nri_events.ts";

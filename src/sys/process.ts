@@ -267,6 +267,19 @@ export function catchesSignal(pid: number, signal: number): boolean {
   }
 }
 
+/** Time, in ms, for a new process to execute its program and install signal handlers. */
+const handlersMs = 2_000;
+
+/**
+ * Waits until a new process handles the signal. The kernel drops signals without a handler for the first
+ * process of a pid namespace: a container that is stopped just after its start would never notice.
+ */
+export async function untilHandled(pid: number, signal: number): Promise<void> {
+  const ageMs = processAgeMs(pid) ?? handlersMs;
+  const end = performance.now() + handlersMs - ageMs;
+  while (performance.now() < end && !catchesSignal(pid, signal)) await sleep(10);
+}
+
 /** How long, in ms, a runtime's init may take from the runtime's start command to its execve(2). */
 const execMs = 200;
 

@@ -1,16 +1,18 @@
 // Tests shims that fail at some call: the container concerned fails with a clear error, and the other containers of
 // the pod, which have the same shim, go on.
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "bun:test";
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createConnection, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../../src/base/int64.ts";
 import { runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import type { Snapshot } from "../leaks.ts";
+import { AddedText } from "../log_text.ts";
 import { converse } from "../stream_client.ts";
 import { recordedCalls, recordingShim, setFaults } from "../recording_shim.ts";
 
@@ -135,18 +137,26 @@ async function fillListenQueue(path: string): Promise<Socket[]> {
   return opened;
 }
 
+function shimOf(id: string): { path: string; pid: number } {
+  const bundle = join(daemon.dir, "state/monitor/shims", id);
+  return JSON.parse(readFileSync(join(bundle, "bootstrap.json"), "utf8"));
+}
+
+/** Kills the monitor, and waits until the next one has not reached a shim. */
+async function nextMonitor(): Promise<void> {
+  const log = new AddedText(join(daemon.dir, "state/monitor.log"));
+  for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
+  const tried = () => /a shim does not answer|has ended: killing/.test(log.text);
+  await until("the next monitor has tried", tried);
+}
+
 test("the next monitor waits for a shim that hangs and refuses connections", async () => {
-  const bundle = join(daemon.dir, "state/monitor/shims", other);
-  const text = readFileSync(join(bundle, "bootstrap.json"), "utf8");
-  const shim = JSON.parse(text) as { path: string; pid: number };
+  const shim = shimOf(other);
   process.kill(shim.pid, "SIGSTOP");
   let opened: Socket[] = [];
   try {
     opened = await fillListenQueue(shim.path);
-    for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
-    const log = join(daemon.dir, "state/monitor.log");
-    const tried = () => /a shim does not answer|has ended: killing/.test(readFileSync(log, "utf8"));
-    await until("the next monitor has tried", tried);
+    await nextMonitor();
   } finally {
     for (const socket of opened) socket.destroy();
     process.kill(shim.pid, "SIGCONT");
@@ -158,4 +168,46 @@ test("the next monitor waits for a shim that hangs and refuses connections", asy
   await daemon.client.StopContainer({ container_id: other, timeout: toLong(5) });
   expect((await daemon.exited(other)).exitCode).toBe(143);
   other = await daemon.run(podId, pod, "true");
+});
+
+test("a stop signal is sent once the shim answers again", async () => {
+  const id = await daemon.run(podId, pod, "true");
+  const { pid } = shimOf(id);
+  process.kill(pid, "SIGSTOP");
+  let stopped: Promise<unknown>;
+  try {
+    await nextMonitor();
+    stopped = daemon.client.StopContainer({ container_id: id, timeout: toLong(100) });
+    await sleep(8_000); // longer than the monitor tries to reach it
+  } finally {
+    process.kill(pid, "SIGCONT");
+  }
+  await stopped;
+  expect((await daemon.exited(id)).exitCode).toBe(143);
+});
+
+test("a container that gets no stop signal is killed after its timeout", async () => {
+  const id = await daemon.run(podId, pod, "true");
+  setFaults(file, { Kill: "error" }, id);
+  const stopped = daemon.client.StopContainer({ container_id: id, timeout: toLong(2) });
+  stopped.catch(() => {}); // awaited below
+  await until("the signal is refused", () => callsOf(id).includes("Kill"));
+  setFaults(file, {});
+  await stopped;
+  expect((await daemon.exited(id)).exitCode).toBe(137);
+});
+
+test("a container whose shim answers no signal is killed after its timeout, with the shim", async () => {
+  const own = daemon.podConfig();
+  const ownPod = await daemon.runPod(own, "kata");
+  const id = await daemon.run(ownPod, own, "true");
+  const { pid } = shimOf(id);
+  setFaults(file, { Kill: "silence" }, id);
+  // Longer than a shim's limit for an answer.
+  await daemon.client.StopContainer({ container_id: id, timeout: toLong(11) });
+  expect((await daemon.exited(id)).exitCode).toBe(137);
+  const kills = recordedCalls(file).filter((one) => one.call === "Kill" && one.id === id);
+  expect(kills.map(({ signal }) => signal)).toEqual([15, 9]);
+  expect(existsSync(`/proc/${pid}`)).toBe(false);
+  await daemon.removePod(ownPod);
 });

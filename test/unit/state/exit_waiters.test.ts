@@ -1,6 +1,6 @@
 // Tests that calls wait for exits, stop signals are sent once, and NRI plugins get each event that they lack.
 import { describe, expect, test } from "bun:test";
-import { ExitWaiters } from "../../../src/cri/exit_waiters.ts";
+import { ExitWaiters } from "../../../src/state/exit_waiters.ts";
 import { NriLifecycle } from "../../../src/nri/lifecycle.ts";
 
 const never = new AbortController().signal;

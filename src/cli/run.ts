@@ -3,6 +3,7 @@ import { randomUUID } from "node:crypto";
 import { mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout } from "node:timers/promises";
 import { defineCommand } from "citty";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { ContainerStatus } from "../proto/types.ts";
@@ -24,6 +25,9 @@ import { waitForExit } from "./wait_for_exit.ts";
 import { removeTree } from "../sys/remove_tree.ts";
 
 const graceSeconds = 10;
+/** A daemon that is restarted or upgraded answers within this time. */
+const restartMs = 10_000;
+const retryMs = 250;
 /** Where the kubelet has the logs of its pods. */
 const podLogs = "/var/log/pods";
 // This deadline is a last resort: the daemon has shorter ones for CNI plugins and runtimes.
@@ -204,20 +208,26 @@ async function runPod(
   return interrupts.exitCode ?? exitCodeOf(status);
 }
 
-/** Copies the container's output until it exits; an interrupt stops the container. */
+/**
+ * Copies the container's output until it exits; an interrupt stops the container. Returns undefined if another
+ * client has removed the container, or if no daemon answers after an interrupt.
+ */
 async function showUntilExit(
   client: Client,
   { id, tty, stdin }: { id: string; tty: boolean; stdin: boolean },
   interrupts: Interrupts,
 ) {
-  interrupts.onEach((count) => {
-    if (count === 1) say("isulad-ts: stopping the container; interrupt again to kill it");
-    const stopped = stopContainer(client, id, count === 1 ? graceSeconds : 0);
-    stopped.catch((error) => say(`isulad-ts: cannot stop container ${id}: ${messageOf(error)}`));
-  });
-  const { status } = await client.ContainerStatus({ container_id: id });
   const stopFollowing = new AbortController();
   const stopPolling = new AbortController();
+  interrupts.onEach((count) => {
+    if (count === 1) say("isulad-ts: stopping the container; interrupt again to kill it");
+    stopOnInterrupt(client, id, count).catch((error) => {
+      say(`isulad-ts: cannot stop container ${id}: ${messageOf(error)}`);
+      // Otherwise no interrupt could end this process while there is no daemon.
+      if (codeOf(error) === "UNAVAILABLE") stopPolling.abort();
+    });
+  });
+  const { status } = await client.ContainerStatus({ container_id: id });
   const exited = waitForExit(client, id, stopPolling.signal).finally(() => stopFollowing.abort());
   // A closed output or an unreadable log also ends the wait.
   const logPath = status?.log_path ?? "";
@@ -229,6 +239,19 @@ async function showUntilExit(
     : copyLog(logPath, stopFollowing.signal).finally(() => stopPolling.abort());
   const [last] = await Promise.all([exited, copied]);
   return last;
+}
+
+/** Waits at the first interrupt for a daemon that is restarting. count: of the interrupts so far. */
+async function stopOnInterrupt(client: Client, id: string, count: number): Promise<void> {
+  const giveUpMs = performance.now() + (count === 1 ? restartMs : 0);
+  for (;;) {
+    try {
+      return await stopContainer(client, id, count === 1 ? graceSeconds : 0);
+    } catch (error) {
+      if (codeOf(error) !== "UNAVAILABLE" || performance.now() > giveUpMs) throw error;
+    }
+    await setTimeout(retryMs);
+  }
 }
 
 async function copyLog(path: string, ended: AbortSignal): Promise<void> {

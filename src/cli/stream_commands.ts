@@ -146,10 +146,11 @@ export const portForward = defineCommand({
       if (ports.length === 0) throw new UsageError("At least one [LOCAL:]PORT is required");
       const { id: pod_sandbox_id } = await find.pod(text);
       const { url } = await client.PortForward({ pod_sandbox_id });
-      using interrupts = catchInterrupts();
       const session = await openSpdy(url, "portforward.k8s.io");
       await using servers = new AsyncDisposableStack();
       for (const { local, remote } of ports) servers.use(await listen(session, local, remote));
+      // Caught from here on: until then nothing would react, and a signal just ends the process.
+      using interrupts = catchInterrupts();
       const interrupted = new Promise((resolve) =>
         interrupts.signal.addEventListener("abort", resolve, { once: true }),
       );

@@ -142,6 +142,49 @@ test("run stops the container on SIGTERM, kills it on the second, and cleans up"
   expect(w.pods.size).toBe(0);
 });
 
+test.each(["SIGINT", "SIGHUP"] as const)(
+  "a second %s ends a run whose daemon has ended, and names what is left",
+  async (signal) => {
+    const { handlers } = world((_w, write) => write("stdout F up"));
+    const daemon = await fakeDaemon(socket, handlers);
+    const child = isuladTs(daemon.host, "run", "busybox");
+    using ended = new DisposableStack();
+    ended.defer(() => child.kill("SIGKILL"));
+    await child.stdout.getReader().read();
+    await daemon[Symbol.asyncDispose]();
+    child.kill(signal);
+    let stderr = "";
+    for await (const bytes of child.stderr) {
+      const isSecond = !stderr.includes("interrupt again");
+      stderr += new TextDecoder().decode(bytes);
+      if (isSecond && stderr.includes("interrupt again")) child.kill(signal);
+    }
+    expect(await child.exited).toBe(signal === "SIGINT" ? 130 : 129);
+    expect(stderr).toContain("isulad-ts: cannot stop container c1: ");
+    expect(stderr).toContain("remove it with isulad-ts rmp --force");
+  },
+);
+
+test("an interrupted run waits for a daemon that restarts, and stops the container", async () => {
+  const { w, handlers } = world((_w, write) => write("stdout F up"));
+  const before = await fakeDaemon(socket, handlers);
+  const child = isuladTs(before.host, "run", "busybox");
+  await child.stdout.getReader().read();
+  await before[Symbol.asyncDispose]();
+  child.kill("SIGTERM");
+  await Bun.sleep(500);
+  await using daemon = await fakeDaemon(socket, {
+    ...handlers,
+    StopContainer: () => {
+      w.exitCode = 0;
+      return {};
+    },
+  });
+  expect(await child.exited).toBe(143);
+  expect(daemon.calls).toContain("StopContainer");
+  expect(w.pods.size).toBe(0);
+});
+
 test("an interrupted run waits for RunPodSandbox, and removes the pod", async () => {
   const { w, handlers } = world(() => {});
   const began = Promise.withResolvers<void>();

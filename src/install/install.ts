@@ -18,10 +18,10 @@ import {
   unitPath,
 } from "./files.ts";
 import { Manifest } from "./manifest.ts";
-import { enableInRoot } from "./enablement.ts";
+import { enableInRoot, markToEnable, mustEnable, removeMark } from "./enablement.ts";
 import { bundledFiles, defaultRuntime, installPackages, missingPrograms } from "./programs.ts";
 import { put, takeBack } from "./put.ts";
-import { daemonPlaces, service, waitForAnswer } from "./service.ts";
+import { daemonPlaces, service, systemctlSays, waitForAnswer } from "./service.ts";
 import { act, exists, hasSystemd, systemdRuns, type Target } from "./target.ts";
 
 export type InstallOptions = {
@@ -37,11 +37,8 @@ export type InstallOptions = {
 /** @throws CriError FAILED_PRECONDITION, INVALID_ARGUMENT (the configuration), UNAVAILABLE, INTERNAL. */
 export async function install(target: Target, options: InstallOptions): Promise<void> {
   const manifest = new Manifest(target.root);
-  const plan = servicePlan({
-    isRunning: await systemctlSays(target, "is-active", service),
-    isEnabled: await systemctlSays(target, "is-enabled", service),
-    isPackageUpgrade: options.isPackaged && !manifest.isEmpty,
-  });
+  const enables = await mustEnable(target, manifest, options);
+  const isRunning = await systemctlSays(target, "is-active", service);
   if (await systemctlSays(target, "is-active", "isulad")) {
     const advice = "end it first: systemctl disable --now isulad";
     const message = `iSulad's own service runs on the same socket and folders; ${advice}`;
@@ -51,10 +48,12 @@ export async function install(target: Target, options: InstallOptions): Promise<
   // A dry run has not installed a missing runtime, without which no configuration is valid.
   const isReady = !target.isDryRun || missingPrograms(target).length === 0;
   if (exists(target, configPath) && isReady) checkConfig(target);
+  if (options.isPackaged && manifest.isEmpty) await markToEnable(target, manifest);
   await putFiles(target, manifest, options);
-  if (target.root !== "") return await enableInRoot(target, manifest);
+  await enableService(target, manifest, enables);
+  if (target.root !== "") return;
   const program = options.isPackaged ? options.executable : programPath;
-  await startService(target, plan, program);
+  await startService(target, startVerb({ isRunning, enables }), program);
 }
 
 /** Installs the missing ones of the programs that pods need. */
@@ -67,14 +66,6 @@ export async function installPrograms(
   const bundled = bundledFiles(target, manifest, options);
   await installPackages(target, bundled, options.isOffline);
   for (const file of bundled) await put(target, manifest, file);
-}
-
-async function systemctlSays({ root, command }: Target, verb: string, name: string) {
-  if (!systemdRuns({ root })) return false;
-  return await command(["systemctl", verb, "-q", name]).then(
-    () => true,
-    () => false,
-  );
 }
 
 /** A folder's configuration is checked when the machine that it becomes starts its daemon. */
@@ -152,31 +143,26 @@ async function attempt(target: Target, change: () => unknown): Promise<void> {
   }
 }
 
-export type ServicePlan = { enables: boolean; verb: "start" | "restart" | undefined };
+type StartVerb = "start" | "restart" | undefined;
 
 /** Pods live through a restart, so an upgrade takes effect at once. */
-export function servicePlan(now: {
-  isRunning: boolean;
-  isEnabled: boolean;
-  /** A package manager upgrades on its own: it does not start what somebody has disabled. */
-  isPackageUpgrade: boolean;
-}): ServicePlan {
-  const enables = now.isEnabled || !now.isPackageUpgrade;
-  if (now.isRunning) return { enables, verb: "restart" };
-  return { enables, verb: enables ? "start" : undefined };
+export function startVerb(now: { isRunning: boolean; enables: boolean }): StartVerb {
+  if (now.isRunning) return "restart";
+  return now.enables ? "start" : undefined;
 }
 
-async function startService(
-  target: Target,
-  { enables, verb }: ServicePlan,
-  program: string,
-): Promise<void> {
-  const { command, report } = target;
-  if (hasSystemd(target) && enables) {
+async function enableService(target: Target, manifest: Manifest, enables: boolean): Promise<void> {
+  if (target.root !== "") await enableInRoot(target, manifest);
+  else if (hasSystemd(target) && enables) {
     await act(target, `enable ${service}.service`, async () => {
-      await command(["systemctl", "enable", "-q", service]);
+      await target.command(["systemctl", "enable", "-q", service]);
     });
   }
+  await removeMark(target, manifest);
+}
+
+async function startService(target: Target, verb: StartVerb, program: string): Promise<void> {
+  const { command, report } = target;
   if (!systemdRuns(target)) {
     report(`systemd does not run here; start the daemon by: ${program} --config ${configPath}`);
     return;

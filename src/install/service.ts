@@ -31,6 +31,15 @@ export function daemonPlaces({ root }: Pick<Target, "root">): {
   }
 }
 
+/** Returns whether systemctl's `verb -q` succeeds; false where systemd does not run. */
+export async function systemctlSays(target: Target, verb: string, name: string): Promise<boolean> {
+  if (!systemdRuns(target)) return false;
+  return await target.command(["systemctl", verb, "-q", name]).then(
+    () => true,
+    () => false,
+  );
+}
+
 /** Runs a command of the installed program. */
 export function client(target: Target, program: string, words: string[]): Promise<string> {
   return target.command([program, ...words], { ISULAD_HOST: daemonPlaces(target).host });

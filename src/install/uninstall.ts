@@ -1,6 +1,6 @@
 // Removes an installation: its pods if forced, the service, and each file that nobody has changed.
 import { CriError, messageOf } from "../base/errors.ts";
-import { disableInRoot } from "./enablement.ts";
+import { disableInRoot, isEnabled, markPath, markToEnable } from "./enablement.ts";
 import { cniListPath, configPath, programPath, unitPath } from "./files.ts";
 import { removeLeftovers } from "./leftovers.ts";
 import { Manifest } from "./manifest.ts";
@@ -46,13 +46,15 @@ export async function uninstall(target: Target, options: UninstallOptions): Prom
   }
   const program = isPackaged ? executable : programPath;
   const hasPods = (await podsRun(target, program)) && !(await endPods(target, program, options));
+  if (isPackaged && keepsConfig && (await isEnabled(target))) await markToEnable(target, manifest);
   if (target.root === "") {
     await stopService(target, program);
     const { state } = daemonPlaces(target);
     const hasNetwork = manifest.isUnchanged(cniListPath);
     if (!hasPods) await removeLeftovers(target, { state, hasNetwork });
   } else await disableInRoot(target);
-  const isTaken = (path: string) => !keepsConfig || path === unitPath || !path.startsWith("/etc/");
+  const isKept = (path: string) => path.startsWith("/etc/") || path === markPath;
+  const isTaken = (path: string) => !keepsConfig || path === unitPath || !isKept(path);
   const first = manifest.files.filter((path) => isTaken(path) && !lastPaths.includes(path));
   const last = lastPaths.filter((path) => isTaken(path) && manifest.files.includes(path));
   for (const path of [...first, ...last]) {

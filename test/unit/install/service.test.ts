@@ -3,22 +3,17 @@ import { expect, test } from "bun:test";
 import { chmodSync, copyFileSync, mkdtempSync, readFileSync, readlinkSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { servicePlan } from "../../../src/install/install.ts";
+import { startVerb } from "../../../src/install/install.ts";
 import { processesOf } from "../../../src/install/service.ts";
 import { until } from "../../expect.ts";
 
 test.each([
-  ["a first installation", false, false, false, true, "start"],
-  ["an upgrade", true, true, true, true, "restart"],
-  ["a disabled service, upgraded by a package", false, false, true, false, undefined],
-  ["one that runs nevertheless", true, false, true, false, "restart"],
-  ["a disabled service, installed by hand", false, false, false, true, "start"],
-])("%s: whether the service is enabled and started", (...row) => {
-  const [, isRunning, isEnabled, isPackageUpgrade, enables, verb] = row;
-  expect(servicePlan({ isRunning, isEnabled, isPackageUpgrade })).toEqual({
-    enables,
-    verb,
-  } as never);
+  ["a stopped service that is enabled", false, true, "start"],
+  ["a running service", true, true, "restart"],
+  ["a disabled service", false, false, undefined],
+  ["a disabled service that runs nevertheless", true, false, "restart"],
+])("%s: whether it is started", (_, isRunning, enables, verb) => {
+  expect(startVerb({ isRunning, enables })).toBe(verb as never);
 });
 
 test("the processes of a program are not those of containers", async () => {

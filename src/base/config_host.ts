@@ -51,8 +51,8 @@ function systemdRuns(): boolean {
   return existsSync("/run/systemd/system");
 }
 
-/** Returns true for a program that is called by its name alone, which is searched in the folders of PATH. */
-export function isInPath(name: string): boolean {
-  const folders = (process.env["PATH"] ?? "").split(delimiter).filter((folder) => folder !== "");
+/** Returns true for a program that is called by its name alone, which is searched in the folders of `path`. */
+export function isInPath(name: string, path = process.env["PATH"] ?? ""): boolean {
+  const folders = path.split(delimiter).filter((folder) => folder !== "");
   return folders.some((folder) => isExecutable(join(folder, name)));
 }

@@ -27,11 +27,13 @@ export async function checkCollector(node: Node, config: Config): Promise<Findin
   }
 }
 
-/** The running daemon's variables; without one those with which the unit would start it. */
+/**
+ * The running daemon's variables. Without one, or for a user who may not read them, those with which the unit starts it.
+ */
 function environment(node: Node, { pidfile }: Config): Record<string, string | undefined> {
   const pid = textAt(node, pidfile) ?? "";
   const program = /^\d+$/.test(pid) ? textAt(node, `/proc/${pid}/comm`) : undefined;
-  if (program?.startsWith("isulad-ts") === true) {
+  if (node.isRoot && program?.startsWith("isulad-ts") === true) {
     return variables((textAt(node, `/proc/${pid}/environ`) ?? "").split("\0"));
   }
   const lines = files.flatMap((file) => (textAt(node, file) ?? "").split("\n"));

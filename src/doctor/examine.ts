@@ -1,6 +1,6 @@
 // Examines a node for what keeps its pods from running; each finding says how to mend it.
 import type { LoadedConfig } from "../base/config.ts";
-import { messageOf } from "../base/errors.ts";
+import { errnoOf, messageOf } from "../base/errors.ts";
 import {
   checkBridge,
   checkCgroupDriver,
@@ -26,7 +26,7 @@ type Check = () => Finding | Finding[] | Promise<Finding | Finding[]>;
 
 /** load: reads the configuration; if it cannot, the checks that need it are left out. Changes nothing. */
 export async function examine(node: Node, load: () => LoadedConfig): Promise<Finding[]> {
-  const { findings, loaded } = checkConfig(load);
+  const { findings, loaded } = checkConfig(node, load);
   const checks: [string, Check][] = [
     ["kernel", () => checkKernel(node)],
     ["br_netfilter", () => checkBridge(node)],
@@ -49,21 +49,36 @@ export async function examine(node: Node, load: () => LoadedConfig): Promise<Fin
       ["trace collector", () => checkCollector(node, config)],
     );
   }
-  for (const [name, check] of checks) findings.push(...(await outcomeOf(name, check)));
+  for (const [name, check] of checks) findings.push(...(await outcomeOf(node, name, check)));
   return findings;
 }
 
 /** A check that cannot be made is a finding, too. */
-async function outcomeOf(check: string, make: Check): Promise<Finding[]> {
+async function outcomeOf(node: Node, check: string, make: Check): Promise<Finding[]> {
   try {
     return [await make()].flat();
   } catch (error) {
     const mend = "mend this first; the check could not be made";
-    return [{ check, state: "fail", detail: messageOf(error), mend }];
+    return [
+      forbidden(node, check, error) ?? { check, state: "fail", detail: messageOf(error), mend },
+    ];
   }
 }
 
-function checkConfig(load: () => LoadedConfig): { findings: Finding[]; loaded?: LoadedConfig } {
+/** What an ordinary user may not read is no fault of the node. */
+function forbidden({ isRoot }: Node, check: string, error: unknown): Finding | undefined {
+  const isDenied = [error, error instanceof Error ? error.cause : undefined].some((one) =>
+    /^(EACCES|EPERM)$/.test(errnoOf(one) ?? ""),
+  );
+  if (isRoot || !isDenied) return undefined;
+  const mend = "run isulad-ts doctor as root: the check could not be made";
+  return { check, state: "warn", detail: messageOf(error), mend };
+}
+
+function checkConfig(
+  node: Node,
+  load: () => LoadedConfig,
+): { findings: Finding[]; loaded?: LoadedConfig } {
   const check = "configuration";
   const mend = "correct the file; isulad-ts config default --explain has the keys";
   try {
@@ -73,6 +88,7 @@ function checkConfig(load: () => LoadedConfig): { findings: Finding[]; loaded?: 
     const detail = files.join(" ") || "no file: all defaults";
     return { findings: findings.length > 0 ? findings : [{ check, state: "ok", detail }], loaded };
   } catch (error) {
-    return { findings: [{ check, state: "fail", detail: messageOf(error), mend }] };
+    const fault: Finding = { check, state: "fail", detail: messageOf(error), mend };
+    return { findings: [forbidden(node, check, error) ?? fault] };
   }
 }

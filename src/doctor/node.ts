@@ -5,7 +5,7 @@ import { createConnection } from "node:net";
 import { networkInterfaces } from "node:os";
 import { join } from "node:path";
 import process from "node:process";
-import { isInPath } from "../base/config_host.ts";
+import { isInPath, programFolders } from "../base/config_host.ts";
 import { errnoOf } from "../base/errors.ts";
 import { run } from "../sys/run.ts";
 import { sendSpans } from "../trace/exporter.ts";
@@ -32,7 +32,9 @@ export type Node = {
   /** Prefix of every path; "" for this machine. */
   root: string;
   nowMs: number;
-  /** Returns true for a program that PATH finds. */
+  /** The doctor runs as root, who may read every file. */
+  isRoot: boolean;
+  /** Returns true for a program in a folder of PATH, or of the service's. */
   isInstalled(name: string): boolean;
   /**
    * Returns the beginning of the standard output: by default 1 MiB, within 15 s.
@@ -55,11 +57,15 @@ const programMs = 15_000;
 const programBytesMax = 1 << 20;
 const dialMs = 3_000;
 
+const serviceFolders = [...programFolders, "/sbin", "/bin"];
+
 export function thisNode(): Node {
   return {
     root: "",
     nowMs: Date.now(),
-    isInstalled: isInPath,
+    isRoot: process.getuid?.() === 0,
+    // The PATH of an ordinary user has no sbin folder, that of the daemon has.
+    isInstalled: (name) => isInPath(name, [process.env["PATH"] ?? "", ...serviceFolders].join(":")),
     output,
     disk,
     addresses,

@@ -75,7 +75,7 @@ export function missingPrograms(
 
 /** Logs what is missing on this node. */
 export function reportPrograms(config: Config, log: Log): void {
-  for (const { isRequired, problem, mend } of missingPrograms(config, isInPath)) {
+  for (const { isRequired, problem, mend } of missingPrograms(config, (name) => isInPath(name))) {
     log[isRequired ? "error" : "warn"](problem, { mend });
   }
 }

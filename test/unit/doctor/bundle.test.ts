@@ -16,6 +16,7 @@ beforeEach(() => {
   node = {
     root,
     nowMs: 0,
+    isRoot: true,
     isInstalled: () => true,
     output: (argv) =>
       argv[0] === "journalctl"

@@ -17,7 +17,7 @@ beforeEach(() => {
     return url.includes("dead") ? Promise.reject(new Error("refused")) : Promise.resolve();
   };
   const root = mkdtempSync(join(tmpdir(), "isulad-doctor-"));
-  node = { ...thisNode(), root, environment: {}, trace };
+  node = { ...thisNode(), root, isRoot: true, environment: {}, trace };
 });
 afterEach(() => rmSync(node.root, { recursive: true }));
 
@@ -35,6 +35,16 @@ function findings() {
 test("without a collector's variable there is no finding", async () => {
   write("/etc/default/isulad-ts", "NO_PROXY=x\n");
   expect(await findings()).toEqual([]);
+});
+
+test("an ordinary user, who may not read the daemon's variables, gets those of its files", async () => {
+  node.isRoot = false;
+  write("/run/isulad.pid", "4711");
+  write("/proc/4711/comm", "isulad-ts\n");
+  write("/proc/4711/environ", `${variable}=http://dead.test:4318\0`);
+  expect(await findings()).toEqual([]);
+  write("/etc/default/isulad-ts", `${variable}=http://live.test:4318\n`);
+  expect(await findings()).toMatchObject([{ state: "ok" }]);
 });
 
 test("a dead collector of the service's variables is a warning, with how to mend it", async () => {

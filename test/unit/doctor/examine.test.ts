@@ -10,7 +10,6 @@ import type { Finding, Node } from "../../../src/doctor/node.ts";
 let root = "";
 let node: Node;
 let values: Record<string, unknown>;
-
 beforeEach(() => {
   root = mkdtempSync(join(tmpdir(), "isulad-doctor-"));
   node = {
@@ -20,6 +19,7 @@ beforeEach(() => {
       Promise.resolve(
         argv[0]!.endsWith("runc") ? "runc version 1.3.3\nspec: 1\n" : "crun version 1.21\n",
       ),
+    isRoot: true,
     isInstalled: () => true,
     disk: () => Promise.resolve({ bytes: 100, bytesFree: 50, inodes: 100, inodesFree: 50 }),
     addresses: () => ["127.0.0.1", "192.0.2.5"],

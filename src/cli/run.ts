@@ -1,6 +1,6 @@
 // Implements isulad-ts run: runs a container in a new pod, shows its output, and removes the pod.
 import { randomUUID } from "node:crypto";
-import { mkdtempSync } from "node:fs";
+import { mkdtempSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout } from "node:timers/promises";
@@ -18,7 +18,14 @@ import { follow } from "./progress.ts";
 import { withAdvice } from "./pull_advice.ts";
 import { requireTerminal } from "./terminal.ts";
 import { passInput, showTerminal } from "./run_attached.ts";
-import { containerConfig, nameOf, podConfig, runLabel, type RunOptions } from "./run_options.ts";
+import {
+  containerConfig,
+  logName,
+  nameOf,
+  podConfig,
+  runLabel,
+  type RunOptions,
+} from "./run_options.ts";
 import { completes, hostArg, withClient } from "./daemon_command.ts";
 import { isuladFailureCode, startFailureCode } from "./start_exit_code.ts";
 import { waitForExit } from "./wait_for_exit.ts";
@@ -180,7 +187,7 @@ async function runPod(
   await using undo = new AsyncDisposableStack();
   const logDirectory = options.detach
     ? join(podLogs, `default_${nameOf(options)}_${uid}`)
-    : mkdtempSync(join(tmpdir(), "isulad-ts-run-"));
+    : ownLogFolder();
   undo.defer(() => removeTree(logDirectory));
   undo.defer(() => removePods(client, uid));
 
@@ -206,6 +213,13 @@ async function runPod(
   }
   const status = await showUntilExit(client, { ...options, id: container_id ?? "" }, interrupts);
   return interrupts.exitCode ?? exitCodeOf(status);
+}
+
+/** The daemon makes logs that only root may read; it appends to one that exists, and leaves it to its owner. */
+function ownLogFolder(): string {
+  const folder = mkdtempSync(join(tmpdir(), "isulad-ts-run-"));
+  writeFileSync(join(folder, logName), "", { mode: 0o600 });
+  return folder;
 }
 
 /**

@@ -39,6 +39,8 @@ export type RunOptions = {
 
 /** Label by which `run` finds its pod to remove it, even if RunPodSandbox's answer was lost. */
 export const runLabel = "isulad-ts.run";
+/** In the pod's folder of logs. */
+export const logName = "output.log";
 const namespace = "default";
 /** Of a DNS label, as which the name is the pod's hostname. */
 const nameMax = 63;
@@ -85,7 +87,7 @@ export function containerConfig(
     mounts: options.volumes.map(mount),
     labels: labels(options, uid),
     annotations: pairs("--annotation", options.annotations),
-    log_path: "output.log",
+    log_path: logName,
     linux: {
       resources: limits(options),
       security_context: {

@@ -1,6 +1,6 @@
 // Tests `isulad-ts run` against a fake daemon: output, exit codes, signals, and removal of the pod.
 import { afterAll, expect, test } from "bun:test";
-import { appendFileSync, existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { appendFileSync, chmodSync, existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { CriError } from "../../src/base/errors.ts";
@@ -39,7 +39,7 @@ function world(act: (w: World, write: (entry: string) => void) => void | Promise
       return { container_id: "c1" };
     },
     StartContainer: () => {
-      writeFileSync(w.logPath, "");
+      writeFileSync(w.logPath, "", { flag: "a", mode: 0o640 }); // as the daemon makes it
       void act(w, (entry) =>
         appendFileSync(w.logPath, `2026-11-21T14:28:00.123456789Z ${entry}\n`),
       );
@@ -102,6 +102,27 @@ test("run shows both streams, joins partial lines, passes the exit code and remo
   expect(existsSync(dirname(w.logPath))).toBe(false);
   expect(daemon.calls.slice(-3)).toEqual(["ListPodSandbox", "StopPodSandbox", "RemovePodSandbox"]);
 });
+
+test.skipIf(process.getuid?.() !== 0)(
+  "run shows its output to an ordinary user, who may call the daemon but not read root's files",
+  async () => {
+    const { w, handlers } = world((w, write) => {
+      write("stdout F hello");
+      w.exitCode = 0;
+    });
+    await using daemon = await fakeDaemon(socket, handlers);
+    chmodSync(dir, 0o711);
+    chmodSync(socket, 0o777);
+    const words = ["--reuid=65534", "--regid=65534", "--clear-groups", process.execPath, main];
+    const child = Bun.spawn(["setpriv", ...words, "run", "busybox"], {
+      env: { ...process.env, ISULAD_HOST: daemon.host, HOME: "/nonexistent", TMPDIR: "/tmp" },
+      stdout: "pipe",
+      stderr: "pipe",
+    });
+    expect(await resultOf(child)).toEqual({ code: 0, stdout: "hello\n", stderr: "" });
+    expect(existsSync(dirname(w.logPath))).toBe(false);
+  },
+);
 
 test("run passes options after the image to the command, even --help", async () => {
   const { w, handlers } = world((w) => void (w.exitCode = 0));

@@ -62,11 +62,23 @@ bun_path() {
 install_npm() {
   say "installing npm"
   if have apt-get; then
-    apt-get update >&2 || say "apt-get update failed; going on with the lists that are here"
-    DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends npm >&2
+    apt_get update || say "apt-get update failed; going on with the lists that are here"
+    apt_get install -y --no-install-recommends npm
   else
     dnf install -y npm >&2
   fi
+}
+
+# Repeats apt-get for up to five minutes while another program holds a lock, as apt-daily does after the first boot.
+apt_get() {
+  local output end=$((SECONDS + 300))
+  until output=$(LC_ALL=C DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 "$@" 2>&1); do
+    if [ "$SECONDS" -ge "$end" ] || ! grep -qE 'Could not get lock|Unable to lock' <<<"$output"; then
+      echo "$output" >&2
+      return 1
+    fi
+    sleep 1
+  done
 }
 
 bun_is_new_enough() {

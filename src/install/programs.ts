@@ -1,6 +1,7 @@
 // Finds the programs that pods need, and gets missing ones from the bundle or the distribution's packages.
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { programFolders } from "../base/config_host.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { InstalledFile } from "./files.ts";
@@ -168,22 +169,49 @@ function packageManager(target: Target): "apt" | "dnf" | undefined {
   return finds(target, ["dnf"]) ? "dnf" : undefined;
 }
 
-/** Installs Debian's packages; while another program holds the lock of dpkg, it waits. */
+const lockMs = 5 * 60_000;
+const lockPollMs = 1_000;
+
+/**
+ * Installs Debian's packages; while another program holds a lock of apt or dpkg, it waits for up to five minutes: after its
+ * first boot a machine often updates itself (apt-daily, unattended-upgrades).
+ */
 export async function aptInstall(
   { command, report }: Pick<Target, "command" | "report">,
   packages: string[],
 ): Promise<void> {
+  const apt = (...words: string[]) =>
+    whileLocked(report, () =>
+      command(["apt-get", ...words], { DEBIAN_FRONTEND: "noninteractive", LC_ALL: "C" }),
+    );
   try {
-    await command(["apt-get", "update"]);
+    await apt("update");
   } catch (error) {
     report(
       `apt-get update failed, going on with the package lists of this machine: ${messageOf(error)}`,
     );
   }
-  // After its first boot a machine often updates itself (unattended-upgrades), which takes minutes.
-  const wait = "DPkg::Lock::Timeout=300";
-  const argv = ["apt-get", "-o", wait, "install", "-y", "--no-install-recommends", ...packages];
-  await command(argv, { DEBIAN_FRONTEND: "noninteractive" });
+  const wait = `DPkg::Lock::Timeout=${lockMs / 1000}`;
+  await apt("-o", wait, "install", "-y", "--no-install-recommends", ...packages);
+}
+
+/** Repeats what fails for a lock: apt waits for those of dpkg, not for those of package lists and archives. */
+async function whileLocked(
+  report: Target["report"],
+  change: () => Promise<unknown>,
+): Promise<void> {
+  const endMs = performance.now() + lockMs;
+  for (let isFirst = true; ; isFirst = false) {
+    try {
+      await change();
+      return;
+    } catch (error) {
+      const isLocked = /Could not get lock|Unable to lock/.test(messageOf(error));
+      if (!isLocked || performance.now() > endMs) throw error;
+      if (isFirst) report("another program holds a lock of apt, waiting for it");
+    }
+    await sleep(lockPollMs);
+  }
 }
 
 async function dnfInstall({ command }: Target, packages: string[]): Promise<void> {

@@ -248,6 +248,21 @@ describe("programs", () => {
     ]);
   });
 
+  test("of Debian's packages wait while another program holds a lock of apt", async () => {
+    const calls: string[] = [];
+    const command = ([, ...words]: string[]) => {
+      const isHeld = !calls.includes(words[0]!);
+      calls.push(words[0]!);
+      if (!isHeld) return Promise.resolve("");
+      const held =
+        words[0] === "update" ? "/var/lib/apt/lists/lock" : "/var/cache/apt/archives/lock";
+      return Promise.reject(new Error(`apt-get: E: Could not get lock ${held}. It is held by 7`));
+    };
+    await aptInstall({ command, report: (line) => said.push(line) }, ["runc"]);
+    expect(calls).toEqual(["update", "update", "-o", "-o"]);
+    expect(said[0]).toBe("another program holds a lock of apt, waiting for it");
+  });
+
   test("that are missing are named for a root folder, which gets no packages", async () => {
     chmodSync(join(root, "usr/sbin/iptables"), 0o644);
     await install(target(), options());

@@ -18,7 +18,8 @@ trial() {
   trial_dir=$dir
   if ! [ "$keep" = yes ]; then
     trap 'trial_end "$trial_dir"' EXIT
-    trap 'exit 130' INT TERM
+    # By itself, not by EXIT: Ctrl-C ends the command at work, too, and the trap of that failure is cut off by this one.
+    trap 'trap "" INT TERM; trap - EXIT; trial_end "$trial_dir"; exit 130' INT TERM
   fi
   trial_files "$dir"
   say "starting the daemon from $dir/daemon.json"
@@ -87,16 +88,19 @@ trial_cgroup() { echo "isulad-trial-$(cksum <<<"$1" | cut -d' ' -f1)"; }
 # Calls the trial's daemon.
 trial_client() { TMPDIR="$1/tmp" ISULAD_HOST="unix://$1/isulad.sock" "$(cat "$1/executable")" "${@:2}"; }
 
-trial_start() {
+trial_start() { trial_daemon "$1" || trial_failed "$1" "the daemon does not answer"; }
+
+# Starts the daemon in a session of its own: Ctrl-C is for this script, which needs the daemon to remove the pods.
+trial_daemon() {
   local dir=$1 pid
-  nohup "$built" --config "$dir/daemon.json" >"$dir/daemon.log" 2>&1 </dev/null &
+  setsid "$(cat "$dir/executable")" --config "$dir/daemon.json" >>"$dir/daemon.log" 2>&1 </dev/null &
   pid=$!
   for _ in $(seq 150); do
     trial_client "$dir" version >/dev/null 2>&1 && return 0
     kill -0 "$pid" 2>/dev/null || break
     sleep 0.1
   done
-  trial_failed "$dir" "the daemon does not answer"
+  return 1
 }
 
 trial_failed() {
@@ -170,7 +174,7 @@ trial_pod() {
     trial_failed "$dir" "the pod failed"
   echo
   say "a pod that stays; isulad-ts pods and ps tell its status"
-  trial_client "$dir" run --name trial busybox sh -c 'echo "I stay."; trap "exit 0" TERM; while :; do sleep 1; done' >"$dir/pod.log" 2>&1 &
+  TMPDIR="$dir/tmp" ISULAD_HOST="unix://$dir/isulad.sock" setsid "$built" run --name trial busybox sh -c 'echo "I stay."; trap "exit 0" TERM; while :; do sleep 1; done' >"$dir/pod.log" 2>&1 &
   echo "$!" >"$dir/client.pid"
   # An emulated node takes two minutes.
   for _ in $(seq 3000); do
@@ -196,7 +200,7 @@ trial_pod() {
 trial_hints() {
   local dir=$1
   cat <<TEXT
-The trial goes on. Try:
+The trial goes on. Try, in a shell of root (sudo -s):
 
   export ISULAD_HOST=unix://$dir/isulad.sock PATH=$(dirname "$built"):\$PATH
   isulad-ts ps                            # also: pods, images, logs, inspect, --help
@@ -211,16 +215,26 @@ To end it and take everything away:
 TEXT
 }
 
-# Removes everything of a trial, also after a partial start, so no failure here may stop the rest.
+# Removes the pods, by a daemon that is started for it if need be: containers outlive their daemon.
+trial_pods_end() {
+  local dir=$1 records="$1/graph/sandboxes"
+  [ -n "$(ls -A "$records" 2>/dev/null)" ] || return 0
+  timeout 20 env ISULAD_HOST="unix://$dir/isulad.sock" "$(cat "$dir/executable")" version >/dev/null 2>&1 ||
+    trial_daemon "$dir" || trial_failed "$dir" "the daemon, which removes the pods, does not answer, so $dir stays"
+  trial_client "$dir" rmp --all --force >/dev/null ||
+    die "not all pods were removed, so $dir stays; correct this and run the same again"
+}
+
+# Removes everything of a trial, also after a partial start, so no failure but that of a pod may stop the rest.
 trial_end() {
-  local dir=$1 pod path bridge
+  local dir=$1 path bridge client
   set +e
   grep -qs '/isulad-trial-' "$dir/daemon.json" || die "$dir is not a trial's folder"
   say "stopping"
-  for pod in $(timeout 20 env ISULAD_HOST="unix://$dir/isulad.sock" "$(cat "$dir/executable")" pods -q 2>/dev/null); do
-    trial_client "$dir" rmp -f "$pod" >/dev/null
-  done
-  [ -f "$dir/client.pid" ] && wait_gone "$(cat "$dir/client.pid")"
+  trial_pods_end "$dir"
+  client=$(cat "$dir/client.pid" 2>/dev/null)
+  # Long after the start another process may have its id.
+  if processes_of "$(cat "$dir/executable")" run | grep -qx "$client"; then wait_gone "$client" || kill -KILL "$client"; fi
   # Processes are found by the folder in their command lines.
   end_processes "$(cat "$dir/executable")" "$dir/"
   grep -o " $dir/[^ ]*" /proc/self/mountinfo | sort -ru | while read -r path; do umount "$path" || umount -l "$path"; done

@@ -1,8 +1,8 @@
 // Tests install.sh: the trial, and the installation in a mount namespace with temporary /etc, /usr/local and
 // /var.
 import { expect, test } from "bun:test";
-import { spawnSync } from "node:child_process";
-import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { spawn, spawnSync } from "node:child_process";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { loadConfig } from "../src/base/config.ts";
@@ -61,6 +61,64 @@ test(
     expect(shell("./install.sh --stop /etc").stderr).toContain("is not a trial's folder");
   },
   3 * minutesMs,
+);
+
+/** The cgroup of a trial's containers. */
+function trialCgroup(dir: string): string {
+  return /isulad-trial-\d+/.exec(readFileSync(join(dir, "daemon.json"), "utf8"))![0];
+}
+
+function processesIn(cgroup: string): string[] {
+  const found = shell(`grep -l /${cgroup}/ /proc/[0-9]*/cgroup`).stdout;
+  return found.split("\n").filter((line) => line !== "");
+}
+
+test(
+  "install.sh --stop ends the containers of a trial whose daemon has been killed",
+  () => {
+    const dir = mkdtempSync("/var/tmp/isulad-keep.");
+    expect(shell(`./install.sh --trial ${dir} --keep`).status).toBe(0);
+    const cgroup = trialCgroup(dir);
+    expect(processesIn(cgroup)).not.toEqual([]);
+    shell(`kill -9 $(cat ${dir}/isulad.pid)`);
+    expect(shell(`./install.sh --stop ${dir}`).status).toBe(0);
+    expect(processesIn(cgroup)).toEqual([]);
+    expect(shell(`ls -d ${dir}; grep -h ${dir} /proc/self/mountinfo /proc/*/cmdline`).stdout).toBe(
+      "",
+    );
+  },
+  6 * minutesMs,
+);
+
+test(
+  "Ctrl-C in a terminal ends a trial and everything that it has started",
+  async () => {
+    const before = trialFolders();
+    const stdio = ["ignore", "pipe", "ignore"] as const;
+    const child = spawn("./install.sh", ["--trial"], {
+      cwd: root,
+      detached: true,
+      stdio: [...stdio],
+    });
+    const exited = new Promise((resolve) => child.on("exit", resolve));
+    const isUp = (text: string) => /Ready +trial /.test(text);
+    let stdout = "";
+    let cgroup = "";
+    for await (const chunk of child.stdout) {
+      const wasUp = isUp(stdout);
+      stdout += String(chunk);
+      if (wasUp || !isUp(stdout)) continue;
+      const [folder] = trialFolders().filter((name) => !before.includes(name));
+      cgroup = trialCgroup(join("/var/tmp", folder!));
+      expect(processesIn(cgroup)).not.toEqual([]);
+      process.kill(-child.pid!, "SIGINT"); // as a terminal does: to the whole process group
+    }
+    expect(await exited).toBe(130);
+    expect(cgroup).not.toBe("");
+    expect(processesIn(cgroup)).toEqual([]);
+    expect(trialFolders()).toEqual(before);
+  },
+  6 * minutesMs,
 );
 
 // Without systemd, since it would be the host's: test/vm has one of its own. The sysctls of net belong to the

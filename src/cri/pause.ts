@@ -34,12 +34,14 @@ export async function startPause(
   const { rootfsPath, image } = await makePauseRoot(context, sandbox, signal);
   const { seccomp, seccomp_profile_path, apparmor } = config.linux?.security_context ?? {};
   const security_context = { seccomp, seccomp_profile_path, apparmor };
+  const { defaultProfile } = context.host.apparmor ?? {};
+  const options = { rootfsPath, defaultProfile, signal };
   const { command, rules } = handlerOf(context, sandbox);
   const imageName = context.config.podSandboxImage;
   const spec = sandboxSpec({
     sandbox: sandboxInfo(context, sandbox),
     image,
-    resolved: await lookupContainer({ linux: { security_context } }, { rootfsPath, signal }),
+    resolved: await lookupContainer({ linux: { security_context } }, options),
     host: context.host,
     handler: rules,
     defaults: containerDefaults(context),

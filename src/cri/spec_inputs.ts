@@ -116,7 +116,9 @@ export async function prepareContainerInputs(
   const { ignoreImageDefinedVolumes, rejectMissingMountSources: rejectMissing } = context.config;
   const cdi = await cdiEdits(context, config);
   const signal = stepSignal(context, call);
-  const inputs = await lookupContainer(config, { ...mounted, rejectMissing, signal });
+  const { defaultProfile } = context.host.apparmor ?? {};
+  const options = { ...mounted, rejectMissing, defaultProfile, signal };
+  const inputs = await lookupContainer(config, options);
   const volumes = await makeVolumes({
     folder: context.containers.folderOf(id),
     rootfs: mounted.rootfsPath,

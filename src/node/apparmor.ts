@@ -43,6 +43,21 @@ export async function openApparmor(isDisabled: boolean): Promise<{
   }
 }
 
+/** Loads the default profile again if an administrator has unloaded it (aa-remove-unknown, aa-teardown). */
+export async function reloadUnloaded(
+  name: string,
+  loaded = loadedProfiles(),
+  loadProfile = load,
+): Promise<void> {
+  if (loaded === undefined || loaded.includes(name)) return;
+  try {
+    await loadProfile(profileText(name, policyFolder));
+  } catch (cause) {
+    const message = `the AppArmor profile ${name} was unloaded and cannot be loaded again: ${messageOf(cause)}`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause });
+  }
+}
+
 async function load(profile: string): Promise<void> {
   const argv = ["apparmor_parser", "--replace", "--skip-cache"];
   const options = { signal: AbortSignal.timeout(loadMs), input: profile };

@@ -5,7 +5,8 @@ import { mountOf, readMountTable, type MountEntry } from "../sys/mount_table.ts"
 import type { ContainerConfig, Mount } from "../proto/types.ts";
 import type { ResolvedInputs, MountSource } from "../spec/spec_inputs.ts";
 import { namesApparmorProfile, seccompProfileFile } from "../spec/security.ts";
-import { loadedProfiles } from "./apparmor.ts";
+import { wantsDefaultApparmor } from "../spec/security.ts";
+import { loadedProfiles, reloadUnloaded } from "./apparmor.ts";
 import { hostDevices, lookupDevice } from "./devices.ts";
 import { mountSource } from "./mount_source.ts";
 import { readInRoot } from "./path_in_root.ts";
@@ -19,6 +20,8 @@ export type LookupOptions = {
   imageMounts?: ReadonlyMap<number, string>;
   /** Refuse missing mount sources instead of creating them. */
   rejectMissing?: boolean;
+  /** The default AppArmor profile, which must be loaded if the container runs under it. */
+  defaultProfile?: string | undefined;
   /** Ends lookups on a file system that hangs. */
   signal: AbortSignal;
 };
@@ -34,6 +37,10 @@ export async function lookupContainer(
 ): Promise<ResolvedInputs> {
   const security = config.linux?.security_context;
   const profile = seccompProfileFile(security);
+  const { defaultProfile } = options;
+  if (defaultProfile !== undefined && wantsDefaultApparmor(security)) {
+    await reloadUnloaded(defaultProfile);
+  }
   return {
     mounts: await lookupMounts(config.mounts ?? [], options),
     devices: await Promise.all((config.devices ?? []).map(lookupDevice)),

@@ -54,6 +54,13 @@ export function namesApparmorProfile(
   return requestedApparmor(security).profile === "localhost";
 }
 
+/** Returns whether the container runs under the host's default AppArmor profile, if there is one. */
+export function wantsDefaultApparmor(
+  security: LinuxContainerSecurityContext | null | undefined,
+): boolean {
+  return !security?.privileged && requestedApparmor(security ?? {}).profile === "default";
+}
+
 /**
  * Returns the AppArmor profile to run under, or undefined for none.
  * @param loaded profiles that are loaded into the kernel.

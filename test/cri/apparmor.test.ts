@@ -71,6 +71,14 @@ test.skipIf(!hasApparmor)("the default profile is loaded and enforced", async ()
   await daemon.client.StopContainer({ container_id: id });
 });
 
+test.skipIf(!hasApparmor)("the default profile is loaded again after it was unloaded", async () => {
+  spawnSync("apparmor_parser", ["-R"], { input: "profile isulad-ts-default {}" });
+  expect(readFileSync("/sys/kernel/security/apparmor/profiles", "utf8")).not.toContain(
+    "isulad-ts-default ",
+  );
+  expect(await text(current, {})).toBe("isulad-ts-default (enforce)\n");
+});
+
 test.skipIf(!hasApparmor)("a profile loaded after the daemon's start is applied", async () => {
   const name = `${daemon.token}-mine`;
   const rules = `profile ${name} flags=(attach_disconnected) { file, signal, deny /tmp/** w, }`;

@@ -18,6 +18,7 @@ import {
   namesApparmorProfile,
   seccompFilter,
   seccompProfileFile,
+  wantsDefaultApparmor,
 } from "../../../src/spec/security.ts";
 import { codeAndMessage, nothingResolved, host, specInput } from "../../spec/inputs.ts";
 
@@ -134,6 +135,16 @@ describe("seccompFilter()", () => {
     for (const family of [1n, 2n, 10n, 16n, 37n, 39n, 41n, 44n]) expect(allowed(family)).toBe(true);
     expect([38n, 40n].map(allowed)).toEqual([false, false]);
   });
+});
+
+test("wantsDefaultApparmor() is true unless the container is privileged or names another profile", () => {
+  expect([undefined, {}, { apparmor: {} }].map(wantsDefaultApparmor)).toEqual([true, true, true]);
+  const others = [{ privileged: true }, { apparmor: { profile_type: Unconfined } }];
+  expect([...others, { apparmor_profile: "localhost/x" }].map(wantsDefaultApparmor)).toEqual([
+    false,
+    false,
+    false,
+  ]);
 });
 
 describe("apparmorProfile()", () => {

@@ -8,6 +8,8 @@ import type { OciDevice } from "../spec/oci_types.ts";
 import { deviceNumbers } from "../sys/path.ts";
 
 const devicesMax = 10_000;
+/** Folders in which LXC and old versions of udev keep devices for themselves; runc skips them, too. */
+const internalFolders = [".lxc", ".lxd-mounts", ".udev"];
 
 /**
  * Returns the device nodes of a CRI device: several when host_path is a directory.
@@ -48,7 +50,7 @@ async function walkDevices(
   for (const entry of (await readdir(folder, { withFileTypes: true })).sort(byName)) {
     const path = join(folder, entry.name);
     const target = join(containerFolder, entry.name);
-    if (skip.has(path)) continue;
+    if (skip.has(path) || internalFolders.includes(entry.name)) continue;
     if (entry.isDirectory()) {
       result.push(...(await walkDevices(path, target, skip)));
     } else if (entry.isCharacterDevice() || entry.isBlockDevice()) {

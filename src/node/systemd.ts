@@ -73,9 +73,8 @@ export function systemdDriver(
     async limitPod(podId, limits, signal) {
       const set = limitProperties(mounts.version, limits);
       const slice = podSlice("", podId);
-      const result = await run(["systemctl", "set-property", "--runtime", slice, ...set], {
-        signal,
-      });
+      const argv = ["systemctl", "set-property", "--runtime", slice, ...set];
+      const result = await run(argv, { signal });
       if (result.exitCode === 0) return;
       const message = `cannot set ${set.join(" ")} of ${slice}: ${failureOutput(result)}`;
       throw new CriError("FAILED_PRECONDITION", message);

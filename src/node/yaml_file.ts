@@ -1,9 +1,17 @@
 // Reads YAML or JSON files (*.json must be JSON) and validates them against a schema.
 import * as v from "valibot";
-import { parse } from "yaml";
+import { parse, type ScalarTag, type Tags } from "yaml";
 import { jsonValue } from "../base/json.ts";
 import { wellFormed } from "../base/text.ts";
 import { readTextBounded } from "../sys/file.ts";
+
+/** YAML 1.1's octal numbers, as in `fileMode: 0660`: the libraries in Go that these files are written for read them so. */
+const octal: ScalarTag = {
+  tag: "tag:yaml.org,2002:int",
+  default: true,
+  test: /^[-+]?0[0-7]+$/,
+  resolve: (text) => parseInt(text, 8),
+};
 
 /** @throws Error with the key and the reason, without the file name. */
 export function readYamlFile<Schema extends v.GenericSchema>(
@@ -12,7 +20,10 @@ export function readYamlFile<Schema extends v.GenericSchema>(
   schema: Schema,
 ): v.InferOutput<Schema> {
   const text = readTextBounded(file, bytesMax, { fatal: true });
-  const data: unknown = file.endsWith(".json") ? jsonValue(text) : wellFormed(parse(text));
+  const customTags = (tags: Tags): Tags => [octal, ...tags];
+  const data: unknown = file.endsWith(".json")
+    ? jsonValue(text)
+    : wellFormed(parse(text, { customTags }));
   const parsed = v.safeParse(schema, data);
   if (parsed.success) return parsed.output;
   const [issue] = parsed.issues;

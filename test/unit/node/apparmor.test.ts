@@ -3,6 +3,7 @@ import { expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { failure } from "../../expect.ts";
 import { profileText, reloadUnloaded } from "../../../src/node/apparmor.ts";
 
 test("the default profile names its ABI where the node has it, and denies sockets of AF_ALG", () => {
@@ -27,7 +28,7 @@ test("the default profile is loaded again if it is not loaded, and only then", a
   await reloadUnloaded("p", ["other"], load);
   expect(calls).toEqual([expect.stringContaining("profile p flags") as string]);
   const fails = () => Promise.reject(new Error("no parser"));
-  await expect(reloadUnloaded("p", [], fails)).rejects.toMatchObject({
+  expect(await failure(reloadUnloaded("p", [], fails))).toMatchObject({
     code: "FAILED_PRECONDITION",
     message: "the AppArmor profile p was unloaded and cannot be loaded again: no parser",
   });

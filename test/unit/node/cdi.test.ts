@@ -154,6 +154,18 @@ describe("readSpec()", () => {
     expect(() => readSpec(file)).toThrow(field);
   });
 
+  test("reads a mode with a leading zero as octal, as Go's libraries do", () => {
+    const file = join(low, "x.yaml");
+    const modeOf = (mode: string) => {
+      const edits = `{deviceNodes: [{path: /dev/null, fileMode: ${mode}}]}`;
+      const devices = `[{name: a, containerEdits: ${edits}}]`;
+      writeFileSync(file, `cdiVersion: 0.6.0\nkind: v.com/c\ndevices: ${devices}\n`);
+      return readSpec(file).devices[0]!.containerEdits.deviceNodes[0]!.fileMode;
+    };
+    expect(["0660", "0o660", "432", "0"].map(modeOf)).toEqual([0o660, 0o660, 0o660, 0]);
+    expect(() => modeOf('"0660"')).toThrow("fileMode");
+  });
+
   test("takes null, which YAML writes as nothing, as absent", () => {
     const file = join(low, "x.yaml");
     const edits = "{env: [A=1], mounts: , hooks: null}";

@@ -10,6 +10,7 @@ import { keepOnExec, type Descriptor } from "../sys/descriptor.ts";
 import { lineageOf, startTime } from "../sys/process.ts";
 import { sendDescriptors } from "../sys/unix_socket.ts";
 import { openPidfd, reapIfChild } from "../sys/wait.ts";
+import { Container } from "./container.ts";
 import { Deletions } from "./deletions.ts";
 import { Exits } from "./exits.ts";
 import { pin, startTimeOfInit, unpin, type End } from "./init_process.ts";
@@ -22,14 +23,6 @@ import { hasTerminal, openStdio, reopenStdio, resumeTerminal, type Stdio } from 
 import { PendingStarts } from "./pending_starts.ts";
 import { AwaitedTerminals } from "./awaited_terminals.ts";
 import type { LogWorkers } from "./log_workers.ts";
-
-type Container = {
-  record: RunRecord;
-  stdio: Stdio;
-  ended: boolean;
-  exit: Promise<ExitRecord>;
-  onExit: (end: End) => void;
-};
 
 const SIGKILL = 9;
 const killed: End = { exitCode: 128 + SIGKILL, known: true };
@@ -68,7 +61,7 @@ export class Containers {
     this.#workers = options.workers;
     this.#oom = new OomLedger({ changes: (id, paths) => options.workers.watchMemory(id, paths) });
     this.#spawner = options.spawner;
-    this.runtimes = new Runtimes({ ...options, onEnd: () => this.check() });
+    this.runtimes = new Runtimes({ ...options, onEnd: (id) => this.#check(this.#running.get(id)) });
     this.#deletions = new Deletions(this.runtimes, options.log);
     this.#log = options.log;
     this.#announce = options.announce;
@@ -167,11 +160,12 @@ export class Containers {
     } else if (hasTerminal(record)) this.#terminals.expect(record.id);
     this.#log.info("container adopted", { container: record.id, pid: record.pid });
     if (record.runtime.shim !== undefined) return this.runtimes.adopt(record);
+    container.isChild = lineageOf(record.pid)?.parent === process.pid;
     // Without a pidfd, the main loop's checks detect the exit of a process that is no child.
-    if (container.ended || lineageOf(record.pid)?.parent === process.pid) return;
+    if (container.ended || container.isChild) return;
     const pidfd = openPidfd(record.pid);
     if (pidfd === undefined) return;
-    const ended = this.#workers.readable(pidfd).then(() => this.check());
+    const ended = this.#workers.readable(pidfd).then(() => this.#check(container));
     ended.catch(logFailure(this.#log, "waiting for a pidfd failed"));
   }
 
@@ -280,17 +274,7 @@ export class Containers {
   }
 
   #track(record: RunRecord, stdio: Stdio): Container {
-    const ended = Promise.withResolvers<End>();
-    const container: Container = {
-      record,
-      stdio,
-      ended: false,
-      exit: ended.promise.then((end) => this.#finish(container, end)),
-      onExit: (end) => {
-        container.ended = true;
-        ended.resolve(end);
-      },
-    };
+    const container = new Container(record, stdio, (ended, end) => this.#finish(ended, end));
     container.exit.catch((error: unknown) => {
       const fields = { container: record.id, error: messageOf(error) };
       this.#log.error("handling the exit of a container failed", fields);
@@ -298,18 +282,28 @@ export class Containers {
     this.#running.set(record.id, container);
     // A container in a guest has none on this node.
     if (Object.keys(record.cgroup).length > 0) this.#oom.started(record, record.cgroup);
-    this.check();
+    this.#check(container); // it may have ended before it was tracked
     return container;
   }
 
-  /** Checks every container's init for its exit: called on SIGCHLD and at intervals. */
+  /** Checks every container's init for its exit: called at intervals. */
   check(): void {
-    if (this.#quiet) return;
-    for (const container of this.#running.values()) {
-      const { record } = container;
-      const end = this.runtimes.endOf(record, this.#records.pinOf(record.id));
-      if (end !== undefined) container.onExit(end);
-    }
+    this.#running.forEach((container) => this.#check(container));
+  }
+
+  /**
+   * Checks those whose end a SIGCHLD announces. A look at any other costs more, and there may be a thousand from
+   * before the monitor's start.
+   */
+  checkChildren(): void {
+    for (const one of this.#running.values()) if (one.isChild) this.#check(one);
+  }
+
+  #check(container: Container | undefined): void {
+    if (this.#quiet || container === undefined) return;
+    const { record } = container;
+    const end = this.runtimes.endOf(record, this.#records.pinOf(record.id));
+    if (end !== undefined) container.onExit(end);
   }
 
   /** Repeats exit records and deletes that have failed: called at intervals. */

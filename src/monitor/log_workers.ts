@@ -14,6 +14,7 @@ import type { CgroupPaths } from "../node/cgroup.ts";
 import { MemoryCounts, openMemoryEvents, type MemoryWatch } from "../node/memory_events.ts";
 import { eventfd, signalEventfd, type Descriptor, type Released } from "../sys/descriptor.ts";
 import { diskOf } from "../sys/disk.ts";
+import { MountTable } from "../sys/mount_table.ts";
 import { startWorker } from "../sys/worker.ts";
 import type { LogRequest, WorkerBody, WorkerReply } from "../monitor_log/log_worker.ts";
 
@@ -42,6 +43,7 @@ export class LogWorkers {
   readonly #lingerMs: number;
   readonly #limits: Limits;
   readonly #start: typeof startThread;
+  readonly #mounts: MountTable;
   #uses = 0;
 
   /**
@@ -50,12 +52,13 @@ export class LogWorkers {
    */
   constructor(
     onFailure: (error: unknown) => void,
-    { lingerMs = 60_000, limits = usual, start = startThread } = {},
+    { lingerMs = 60_000, limits = usual, start = startThread, mounts = new MountTable() } = {},
   ) {
     this.#onFailure = onFailure;
     this.#lingerMs = lingerMs;
     this.#limits = limits;
     this.#start = start;
+    this.#mounts = mounts;
   }
 
   /** device: of the file system with its logs; "": it writes no file. waiting: requests without an answer. */
@@ -200,7 +203,8 @@ export class LogWorkers {
   }
 
   #logThread({ id, path }: { id: string; path: string }): LogWorker {
-    const thread = this.#use(path === "" ? "" : diskOf(dirname(path)), id);
+    const device = path === "" ? "" : diskOf(dirname(path), this.#mounts.entries);
+    const thread = this.#use(device, id);
     this.#logs.set(id, thread);
     return thread;
   }

@@ -88,18 +88,18 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
   // No call is under way during an upgrade in place.
   if (inherited.lock === undefined) await endLeftCalls(folder, log);
   await containers.resume(inherited.terminals);
-  const check = () => {
-    containers.check();
+  process.on("SIGCHLD", () => {
+    containers.checkChildren();
     runtimes.execs.check();
-  };
-  process.on("SIGCHLD", check);
+  });
   const signalled = endingSignals();
   await lock.listen();
   log.info("monitor ready", { pid: process.pid, containers: containers.running.length });
   using _ = returnMemory(() => ({ count: activity, goesOn: false }));
   const orphans = new Orphans();
   await untilIdle(signalled, () => {
-    check();
+    containers.check();
+    runtimes.execs.check();
     containers.retry();
     records.keepFolders();
     keepLock(parts, log).catch(logFailure(log, "keeping the state folder failed, retrying"));

@@ -23,7 +23,7 @@ export class Runtimes {
   readonly #oci: RuntimeCalls;
   readonly #log: Log;
   readonly #folder: string;
-  readonly #onEnd: () => void;
+  readonly #onEnd: (id: string) => void;
   /** By id. A start that failed and the container's removal may delete it at once. */
   readonly #deleting = new Map<string, Promise<void>>();
   readonly execs: OciExecs;
@@ -31,8 +31,13 @@ export class Runtimes {
   #loading: Promise<Shims> | undefined;
   #shims: ShimTasks | undefined;
 
-  /** folder: the monitor's. onEnd: called when endOf() has news that no SIGCHLD announces. */
-  constructor(options: { folder: string; spawner: Spawner; log: Log; onEnd: () => void }) {
+  /** folder: the monitor's. onEnd: called when endOf() has news of a container that no SIGCHLD announces. */
+  constructor(options: {
+    folder: string;
+    spawner: Spawner;
+    log: Log;
+    onEnd: (id: string) => void;
+  }) {
     this.#oci = new RuntimeCalls(options.spawner);
     this.execs = new OciExecs(options.folder, options.spawner);
     this.#log = options.log;

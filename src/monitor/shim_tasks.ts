@@ -60,14 +60,14 @@ type Task = {
 export class ShimTasks {
   readonly #folder: string;
   readonly #log: Log;
-  readonly #onEnd: () => void;
+  readonly #onEnd: (id: string) => void;
   readonly #tasks = new Map<string, Task>();
   /** Paths of shims that have kept a container which they could not delete: those never end by themselves. */
   readonly #keeping = new Set<string>();
   readonly #sockets = new ShimSockets((path) => this.#hasTasks(path));
 
   /** folder: of the bundles. onEnd: called when a container has ended. */
-  constructor(options: { folder: string; log: Log; onEnd: () => void }) {
+  constructor(options: { folder: string; log: Log; onEnd: (id: string) => void }) {
     this.#folder = options.folder;
     this.#log = options.log;
     this.#onEnd = options.onEnd;
@@ -361,7 +361,7 @@ export class ShimTasks {
 
   #ended(ended: Task, end: End): void {
     ended.end ??= end;
-    this.#onEnd();
+    this.#onEnd(ended.id);
   }
 
   /** Kills a shim by its pid, unless that belongs to another process. */

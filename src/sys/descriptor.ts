@@ -166,6 +166,12 @@ export function hasInput(descriptor: Descriptor): boolean {
   return (pollNow(descriptor, POLLIN) & POLLIN) !== 0;
 }
 
+/** Returns whether a file of the kernel has changed since the last call, or since it was opened (POLLPRI). */
+export function hasNews(descriptor: Descriptor): boolean {
+  const POLLPRI = 2;
+  return (pollNow(descriptor, POLLPRI) & POLLPRI) !== 0;
+}
+
 /** Returns what poll(2) tells of a descriptor now. */
 function pollNow({ fd }: Descriptor, events: number): number {
   const { call, errno } = libc();

@@ -16,7 +16,7 @@ const linksMax = 40;
  * Returns the device numbers of an absolute path's file system, also of a path that does not exist yet. Does
  * not follow symbolic links on a disk that may not answer.
  */
-export function diskOf(path: string, table = readMountTable()): string {
+export function diskOf(path: string, table: readonly MountEntry[] = readMountTable()): string {
   return wayTo(path, table).mount?.device ?? "";
 }
 
@@ -27,7 +27,10 @@ export function remoteDisk(path: string, table = readMountTable()): MountEntry |
 }
 
 /** Returns the mount of a path, and the first one on the way to it that may not answer. */
-function wayTo(path: string, table: MountEntry[]): { mount?: MountEntry; remote?: MountEntry } {
+function wayTo(
+  path: string,
+  table: readonly MountEntry[],
+): { mount?: MountEntry; remote?: MountEntry } {
   let folder = "/";
   let links = 0;
   let remote: MountEntry | undefined;

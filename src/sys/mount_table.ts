@@ -1,6 +1,7 @@
 // Reads the mount table, /proc/self/mountinfo (proc(5)), without access to any file system: one that does not
 // answer blocks nobody. Symbolic links are not resolved.
-import { readFileSync } from "node:fs";
+import { constants, readFileSync } from "node:fs";
+import { Descriptor, hasNews } from "./descriptor.ts";
 
 export type MountEntry = {
   /** Device numbers, "major:minor". */
@@ -31,6 +32,28 @@ export function readMountTable(
   return entries;
 }
 
+/**
+ * This process's mount table, read again only after a change: a table grows with the containers, and is looked at
+ * for each of them.
+ */
+export class MountTable {
+  readonly #read: typeof readMountTable;
+  /** Opened before the first reading: poll(2) on it tells of each change since the last poll (proc(5)). */
+  #file: Descriptor | undefined;
+  #entries: MountEntry[] = [];
+
+  constructor(read = readMountTable) {
+    this.#read = read;
+  }
+
+  get entries(): readonly MountEntry[] {
+    const isFirst = this.#file === undefined;
+    this.#file ??= Descriptor.open("/proc/self/mountinfo", constants.O_RDONLY);
+    if (hasNews(this.#file) || isFirst) this.#entries = this.#read();
+    return this.#entries;
+  }
+}
+
 /** Returns a path's mount: the longest mount point, of equal ones the last. */
 export function mountOf(path: string, table: readonly MountEntry[]): MountEntry | undefined {
   let best: MountEntry | undefined;
@@ -47,7 +70,8 @@ export function mountPoints(path: string): string[] {
 }
 
 function holds(folder: string, path: string): boolean {
-  return folder === "/" || path === folder || path.startsWith(`${folder}/`);
+  if (folder === "/") return true;
+  return path.startsWith(folder) && (path.length === folder.length || path[folder.length] === "/");
 }
 
 /** mountinfo writes space, tab, newline and backslash as octal. */

@@ -33,10 +33,17 @@ export class LayerGc {
     }
   }
 
+  /** Waits for the layers that it removes, and for no others. */
   async collect(): Promise<void> {
     const { layers, records, mounts } = this.#parts;
     const ofImages = new Set(records.list().flatMap((image) => image.layers));
     const isNeeded = (id: string) => ofImages.has(id) || this.#held.has(id);
     await layers.collect(mounts.used(), isNeeded);
+  }
+
+  /** The same, and waits until all removals that have begun have freed their space. */
+  async free(): Promise<void> {
+    await this.collect();
+    await this.#parts.layers.removals.freed();
   }
 }

@@ -3,7 +3,7 @@ import { mkdir } from "node:fs/promises";
 import { realpathSync } from "node:fs";
 import { join } from "node:path";
 import { CriError } from "../base/errors.ts";
-import type { Log } from "../base/log.ts";
+import { type Log, logFailure } from "../base/log.ts";
 import { jsonText } from "../base/json.ts";
 import type { RegistryAuth } from "../registry/credentials.ts";
 import { UnpackPool } from "../layer/unpack_pool.ts";
@@ -71,7 +71,7 @@ export async function openImageStore(options: ImageStoreOptions): Promise<ImageS
   }
   const parts = { graph, realGraph, records, layers, storage, mounts };
   const store = new ImageStore(options, parts);
-  await store.start();
+  store.start();
   return store;
 }
 
@@ -115,12 +115,17 @@ export class ImageStore implements AsyncDisposable {
     this.pinned = pinnedBy(patterns);
   }
 
-  /** Cleans up after the previous daemon. */
-  async start(): Promise<void> {
+  /** Begins to clean up after the previous daemon. */
+  start(): void {
     // A pull or load of an image whose record is lost needs only the record, unless space is needed before it comes.
     if (this.#records.unreadable > 0) this.#spared = this.#gc.hold(this.#layers.ids());
-    await this.#gc.collect();
+    this.#collectLater();
     this.sync.begin();
+  }
+
+  /** Nobody waits for the space, which may be a million files. */
+  #collectLater(): void {
+    this.#gc.collect().catch(logFailure(this.#options.log, "removing unused layers failed"));
   }
 
   list(): ImageRecord[] {
@@ -316,7 +321,7 @@ export class ImageStore implements AsyncDisposable {
 
   /** Undoes mountRootfs; does nothing if nothing is mounted. */
   async unmountRootfs(dir: string): Promise<void> {
-    if (await this.#mounts.unmount(dir)) await this.#gc.collect();
+    if (await this.#mounts.unmount(dir)) this.#collectLater();
   }
 
   #startHelpers(): UnpackPool {
@@ -334,6 +339,7 @@ export class ImageStore implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closing.abort(new CriError("CANCELLED", "the daemon stops"));
     await this.#pulls.end(new CriError("CANCELLED", "the daemon stops"));
+    this.#layers.removals.end();
     await this.sync.end();
   }
 }

@@ -10,21 +10,29 @@ import { existsSync, readFileSync, renameSync, statSync } from "node:fs";
 import { mkdir, readdir, readFile, rename } from "node:fs/promises";
 import { join } from "node:path";
 import { codeOf, CriError, errnoOf, messageOf } from "../base/errors.ts";
-import type { Log } from "../base/log.ts";
+import { type Log, logFailure } from "../base/log.ts";
 import { jsonText } from "../base/json.ts";
 import { refuseNewer } from "../base/record_version.ts";
 import { writeFileAtomic } from "../sys/file.ts";
+import { Removals } from "./removals.ts";
 import type { UnpackPool } from "./unpack_pool.ts";
 import { parseLayerRecord, type LayerRecord } from "./layer_record.ts";
 import { digestOf } from "../base/digest.ts";
 import { tarSplitStreamBytes } from "./tar_split.ts";
 import type { StorageDriver } from "./storage_driver.ts";
-import { removeTree } from "../sys/remove_tree.ts";
 
 export type LayerInfo = Pick<LayerRecord, "chainId" | "diffId" | "sizeBytes" | "inodes">;
 
 /** A complete layer in a scratch folder; digest: of the blob, undefined for a cloned layer. */
 type FinishedLayer = LayerInfo & { inodes: number; digest: string | undefined };
+
+type LayerStoreOptions = {
+  driver: StorageDriver;
+  /** Short names of the layers from which roots are mounted. */
+  mounted: ReadonlySet<string>;
+  log: Log;
+  removals?: Removals;
+};
 
 /** Shortens a chain ID so that 127 lower layers fit into mount(2)'s page of options. */
 export function shortId(chainId: string): string {
@@ -49,47 +57,48 @@ export class LayerStore {
   #syncing = new Set<LayerRecord>();
   /** The latest write of a synced record; evictions wait for it. */
   #markingSynced: Promise<unknown> = Promise.resolve();
-  #collecting = Promise.resolve();
+  readonly removals: Removals;
   /** Short names of layers whose files are being moved to scratch → completion. */
   readonly #evicting = new Map<string, Promise<unknown>>();
   /** Names in `trees` that have no record. */
   readonly #orphanedTrees = new Set<string>();
   readonly #bootId = readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
 
-  private constructor(root: string, driver: StorageDriver, log: Log) {
+  private constructor(root: string, o: LayerStoreOptions) {
     this.root = root;
-    this.#driver = driver;
-    this.#log = log;
+    this.#driver = o.driver;
+    this.#log = o.log;
+    this.removals = o.removals ?? new Removals(o.log);
   }
 
-  /** mounted: short names of the layers from which roots are mounted. */
-  static async open(
-    root: string,
-    o: { driver: StorageDriver; mounted: ReadonlySet<string>; log: Log },
-  ): Promise<LayerStore> {
-    const store = new LayerStore(root, o.driver, o.log);
+  /** Does not wait for the removal of what interrupted pulls and removals have left, which may be a million files. */
+  static async open(root: string, o: LayerStoreOptions): Promise<LayerStore> {
+    const store = new LayerStore(root, o);
     await mkdir(store.trees, { recursive: true, mode: 0o700 });
     // The only lower layer of an image without layers.
     await mkdir(join(store.trees, "empty"), { recursive: true, mode: 0o711 });
     await mkdir(store.#scratch, { recursive: true, mode: 0o700 });
-    for (const name of await readdir(store.#scratch)) {
-      await store.#remove(join(store.#scratch, name)); // of interrupted pulls
-    }
+    const scratch = await readdir(store.#scratch);
     const names = await readdir(root);
     for (const name of names) {
-      if (name.endsWith(".tmp")) await store.#remove(join(root, name));
+      if (name.endsWith(".tmp")) await store.removals.remove(join(root, name));
       else if (name.endsWith(".json")) await store.#read(name);
     }
     const known = new Set([...store.#layers.values()].map(({ chainId }) => shortId(chainId)));
     for (const name of names) {
       const [short = "", suffix = ""] = name.split(".", 2);
       if (Object.hasOwn(sidecars, suffix) && !known.has(short))
-        await store.#remove(join(root, name));
+        await store.removals.remove(join(root, name));
     }
     for (const name of await readdir(store.trees)) {
       if (name !== "empty" && !known.has(name)) store.#orphanedTrees.add(name);
     }
-    await store.#removeOrphanedTrees(o.mounted);
+    const left = scratch.map((name) => join(store.#scratch, name));
+    const removal = store.removals.begin(async () => {
+      await store.removals.remove(...left);
+      await store.#removeOrphanedTrees(o.mounted);
+    });
+    removal.catch(logFailure(o.log, "removing what interrupted pulls have left failed"));
     return store;
   }
 
@@ -221,7 +230,7 @@ export class LayerStore {
       await this.#write(record);
       this.#layers.set(chainId, record);
     } catch (error) {
-      for (const path of await this.#evict(chainId)) await this.#remove(path);
+      await this.removals.remove(...(await this.#evict(chainId)));
       throw error;
     }
   }
@@ -232,7 +241,7 @@ export class LayerStore {
     try {
       await this.commit(made, scratch);
     } finally {
-      for (const path of evicted) await this.#remove(path);
+      await this.removals.remove(...evicted);
     }
   }
 
@@ -275,20 +284,19 @@ export class LayerStore {
     return { [Symbol.dispose]: () => (this.#syncing = new Set()) };
   }
 
-  /** Removes the layers that are not needed. mounted: as for open(). */
+  /**
+   * Removes the layers that are not needed, and waits for that, but for no earlier removal. mounted: as for open().
+   */
   async collect(
     mounted: ReadonlySet<string>,
     isNeeded: (chainId: string) => boolean,
   ): Promise<void> {
     const ids = this.ids().filter((id) => !mounted.has(shortId(id)) && !isNeeded(id));
     const evicted = ids.map((id) => this.#evict(id));
-    const before = this.#collecting;
-    this.#collecting = (async () => {
-      await before; // so that a caller finds the space freed, even by an earlier call
-      for (const paths of evicted) for (const path of await paths) await this.#remove(path);
+    await this.removals.begin(async () => {
+      for (const paths of evicted) await this.removals.remove(...(await paths));
       await this.#removeOrphanedTrees(mounted);
-    })();
-    await this.#collecting;
+    });
   }
 
   /**
@@ -317,7 +325,7 @@ export class LayerStore {
       try {
         await rename(from, to);
       } catch (error) {
-        if (errnoOf(error) !== "ENOENT") this.#warnOfLeftover(from, error);
+        if (errnoOf(error) !== "ENOENT") this.removals.warn(from, error);
       }
     }
     return moves.map(([, to]) => to);
@@ -334,14 +342,17 @@ export class LayerStore {
   async #removeOrphanedTrees(mounted: ReadonlySet<string>): Promise<void> {
     const names = [...this.#orphanedTrees].filter((name) => !mounted.has(name.split(".", 1)[0]!));
     for (const name of names) {
-      const [tree, aside] = [join(this.trees, name), join(this.#scratch, name)];
+      const tree = join(this.trees, name);
+      // Of its own: another removal may be at work on an earlier tree of that name.
+      const aside = join(this.#scratch, `${name}.${randomBytes(8).toString("hex")}`);
       try {
-        if (!this.#orphanedTrees.has(name)) continue; // renamed meanwhile: the next call removes it
+        // Renamed meanwhile, and the next call removes it, or another call has begun to.
+        if (this.removals.ended || !this.#orphanedTrees.has(name)) continue;
         renameSync(tree, aside);
         this.#orphanedTrees.delete(name);
-        await this.#remove(aside);
+        await this.removals.remove(aside);
       } catch (error) {
-        this.#warnOfLeftover(tree, error);
+        this.removals.warn(tree, error);
       }
     }
   }
@@ -371,21 +382,6 @@ export class LayerStore {
       const reason = { file: path, error: messageOf(error) };
       this.#log.warn("layer dropped: its record is invalid", reason);
     }
-    await this.#remove(path);
-  }
-
-  async #remove(path: string): Promise<void> {
-    try {
-      await removeTree(path);
-    } catch (error) {
-      this.#warnOfLeftover(path, error);
-    }
-  }
-
-  #warnOfLeftover(path: string, error: unknown): void {
-    this.#log.warn("cannot remove files of a layer that is not used", {
-      path,
-      error: messageOf(error),
-    });
+    await this.removals.remove(path);
   }
 }

@@ -4,7 +4,7 @@ import { execFileSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";
 import { join } from "node:path";
-import { failure, testMs } from "../expect.ts";
+import { failure, testMs, until } from "../expect.ts";
 import { makeImage, makeLayer, ociArchive, type TestImage } from "../image_maker.ts";
 import { FakeRegistry } from "../registry/fake_registry.ts";
 import { openImageStore, type ImageProgress } from "../../src/image/store.ts";
@@ -264,8 +264,8 @@ describe("a restart", () => {
     fs.writeFileSync(join(fixture.graph, "images/broken.json"), "{");
     const store = await fixture.reopen();
     expect(store.list()).toEqual([before]);
-    expect(fs.readdirSync(join(layers, "l"))).toHaveLength(2);
-    expect(fs.readdirSync(join(layers, "scratch"))).toEqual([]);
+    await until("the orphan is removed", () => fs.readdirSync(join(layers, "l")).length === 2);
+    await until("scratch is empty", () => fs.readdirSync(join(layers, "scratch")).length === 0);
     expect(fs.existsSync(join(fixture.graph, "images/broken.json.unreadable"))).toBe(true);
   });
 
@@ -294,7 +294,7 @@ describe("a restart", () => {
     fs.writeFileSync(record!, JSON.stringify({ ...file, unsyncedBoot: "another boot" }));
     expect(store.list()).toHaveLength(1);
     expect((await fixture.reopen()).list()).toEqual([]);
-    expect(fixture.remains()).toEqual([]);
+    await until("nothing remains", () => fixture.remains().length === 0);
   });
 
   test("does not wait for syncing: a new layer is marked as synced in the background", async () => {
@@ -320,7 +320,7 @@ describe("a mounted root", () => {
     await store.unmountRootfs(dir);
     await store.unmountRootfs(dir);
     expect(fs.readdirSync(dir)).toEqual([]);
-    expect(fixture.remains()).toEqual([]);
+    await until("nothing remains", () => fixture.remains().length === 0);
   });
 
   test("under a symlinked graph folder is found after a restart", async () => {
@@ -337,7 +337,7 @@ describe("a mounted root", () => {
       await second.remove(pulled.id);
       expect(fixture.remains()).toHaveLength(1);
       await second.unmountRootfs(dir);
-      expect(fixture.remains()).toEqual([]);
+      await until("nothing remains", () => fixture.remains().length === 0);
     } finally {
       fs.rmSync(link);
     }

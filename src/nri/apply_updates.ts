@@ -5,12 +5,16 @@ import type {
   ContainerAdjustment,
   ContainerEviction,
   ContainerUpdate,
+  LinuxResources,
   UpdateContainersRequest,
   UpdateContainersResponse,
 } from "../proto/nri_types.ts";
 import { checkUpdate } from "./check_answers.ts";
 import type { UpdateMerge } from "./merge_updates.ts";
 import { toCri, type ContainerSnapshot, type PodSnapshot, type ResourceChange } from "./convert.ts";
+
+/** Most warnings that are remembered. */
+const ignoredMax = 100;
 
 /** A resource change of an existing container. plugin: index and name, of several joined by commas. */
 export type ContainerChange = ResourceChange & { id: string; plugin: string };
@@ -39,6 +43,8 @@ export type Adjusted = {
 export class UpdateApplier {
   readonly #backend: NriBackend;
   readonly #log: Log;
+  /** Ignored fields that the log has, by plugin: some plugins send them in each update. */
+  readonly #ignored = new Set<string>();
 
   constructor(backend: NriBackend, log: Log) {
     this.#backend = backend;
@@ -107,9 +113,31 @@ export class UpdateApplier {
 
   async #apply(update: ContainerUpdate, plugin: string): Promise<void> {
     const id = update.container_id ?? "";
-    const { fixed, ...change } = toCri(update.linux?.resources ?? {});
-    rejectFixed(id, fixed);
+    const change = this.changeOf(id, plugin, update.linux?.resources ?? {});
     await this.#backend.update({ id, plugin, ...change });
+  }
+
+  /**
+   * Returns what of the resources can be changed. plugin: as in ContainerChange.
+   * @throws CriError FAILED_PRECONDITION if they have limits that are fixed after creation.
+   */
+  changeOf(id: string, plugin: string, resources: LinuxResources): ResourceChange {
+    const { fixed, ignored, ...change } = toCri(resources);
+    const text = "can only be set when a container is created";
+    if (fixed.length > 0) {
+      throw new CriError("FAILED_PRECONDITION", `container ${id}: ${fixed.join(", ")} ${text}`);
+    }
+    if (ignored.length > 0) this.#ignore(id, plugin, `${ignored.join(", ")} ${text}`);
+    return change;
+  }
+
+  #ignore(container: string, plugin: string, reason: string): void {
+    const key = `${plugin}: ${reason}`;
+    if (this.#ignored.has(key)) return;
+    if (this.#ignored.size === ignoredMax) this.#ignored.clear();
+    this.#ignored.add(key);
+    const message = "part of an NRI update ignored, also in later updates of this plugin";
+    this.#log.warn(message, { plugin, container, reason });
   }
 
   /** Stops containers without waiting for their end. */
@@ -122,11 +150,4 @@ export class UpdateApplier {
       });
     }
   }
-}
-
-/** @throws CriError FAILED_PRECONDITION if an update sets fields that are fixed after creation. */
-export function rejectFixed(id: string, fixed: string[]): void {
-  if (fixed.length === 0) return;
-  const text = `container ${id}: ${fixed.join(", ")} can only be set when a container is created`;
-  throw new CriError("FAILED_PRECONDITION", text);
 }

@@ -303,13 +303,20 @@ export type ResourceChange = {
   pidsLimit?: bigint;
 };
 
-/** Converts NRI's resources; `fixed` names the given fields that cannot be changed after creation. */
-export function toCri(resources: LinuxResources): ResourceChange & { fixed: string[] } {
+/**
+ * Converts NRI's resources. Given fields that cannot be changed after creation: `fixed` names limits, `ignored` those
+ * that plugins which manage classes repeat in each update.
+ */
+export function toCri(
+  resources: LinuxResources,
+): ResourceChange & { fixed: string[]; ignored: string[] } {
   const { memory, cpu, pids } = resources;
   const number = (given: LinuxMemory["limit"]) => toLong(toBigInt(given?.value));
   const fixed = [
     ...onlyNri.memory.filter((name) => memory?.[name]).map((name) => `memory.${name}`),
     ...onlyNri.cpu.filter((name) => cpu?.[name]).map((name) => `cpu.${name}`),
+  ];
+  const ignored = [
     ...(["blockio_class", "rdt_class"] as const).filter((name) => resources[name]),
     ...((resources.devices ?? []).length > 0 ? ["devices"] : []),
   ];
@@ -327,5 +334,6 @@ export function toCri(resources: LinuxResources): ResourceChange & { fixed: stri
     },
     ...(pids ? { pidsLimit: toBigInt(pids.limit) > 0n ? toBigInt(pids.limit) : -1n } : {}),
     fixed,
+    ignored,
   };
 }

@@ -15,7 +15,7 @@ import type {
 } from "../proto/nri_types.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
 import { NoAnswer } from "../sys/ttrpc_calls.ts";
-import { UpdateApplier, rejectFixed, type NriBackend } from "./apply_updates.ts";
+import { UpdateApplier, type NriBackend } from "./apply_updates.ts";
 import { checkAdjustment, checkUpdate } from "./check_answers.ts";
 import {
   fromCri,
@@ -266,8 +266,8 @@ export class NriHost implements AsyncDisposable {
         steps.push({ plugin: plugin.id, result: toCri(resources) });
       }
     }
-    const { fixed, ...change } = toCri(merge.updates.requested());
-    rejectFixed(snapshot.id, fixed);
+    const plugins = merge.updates.pluginsOf(snapshot.id);
+    const change = this.#updates.changeOf(snapshot.id, plugins, merge.updates.requested());
     await this.#updates.applyAll("UpdateContainer", merge.updates);
     this.#updates.evict(merge.evictions);
     return { change, steps };

@@ -247,6 +247,29 @@ test("updates of other containers are applied from creations, updates and unsoli
   await daemon.client.RemoveContainer({ container_id: other });
 });
 
+test("classes in updates are ignored, and the rest is applied", async () => {
+  const other = await start("other");
+  const classes = { blockioClass: { value: "none" }, rdtClass: { value: "none" } };
+  const update = (containerId: string, shares: number) => [
+    { containerId, linux: { resources: { cpu: { shares: int(shares) }, ...classes } } },
+  ];
+  const shares = (id: string) => Number(spec(id).linux.resources.cpu?.shares);
+  await plugins.adjusting([["10", "v0125", { update: update(other, 3000) }]], async (name) => {
+    const id = await start(name);
+    expect(shares(other)).toBe(3000);
+    await daemon.client.RemoveContainer({ container_id: id });
+  });
+  const name = "updated-too";
+  const id = await start(name);
+  const use = async () => {
+    const linux = { memory_limit_in_bytes: toLong(64 << 20) };
+    await daemon.client.UpdateContainerResources({ container_id: id, linux });
+    expect(shares(id)).toBe(500);
+  };
+  await plugins.adjusting([["10", "v0125", { update: update("", 500) }]], use, name);
+  for (const one of [id, other]) await daemon.client.RemoveContainer({ container_id: one });
+});
+
 test("updates of missing or exited containers are dropped", async () => {
   const ended = await start("ended");
   await daemon.client.StopContainer({ container_id: ended, timeout: toLong(0) });

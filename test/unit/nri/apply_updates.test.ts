@@ -83,11 +83,25 @@ test("a failed update fails the request unless it is ignored or the container ha
 
 test("an update cannot set fields that are fixed after creation", async () => {
   const { updates, done } = applier();
-  const linux = { resources: { blockio_class: { value: "fast" } } };
+  const memory = { reservation: { value: toLong(5) } };
+  const linux = { resources: { memory, blockio_class: { value: "fast" } } };
   const change = of("10-a", { container_id: "live", linux });
   const update = updates.applyAll("UpdateContainer", change);
-  expect((await failure(update)).message).toContain(
-    "blockio_class can only be set when a container is created",
+  expect((await failure(update)).message).toEndWith(
+    ": memory.reservation can only be set when a container is created",
   );
   expect(done).toEqual([]);
+});
+
+test("classes and devices in an update are ignored, and logged once for each plugin", async () => {
+  const { updates, done, lines } = applier();
+  const classes = { blockio_class: { value: "fast" }, rdt_class: { value: "gold" } };
+  const resources = { cpu: { shares: { value: toLong(7) } }, ...classes, devices: [{}] };
+  const update = { container_id: "live", linux: { resources } };
+  await updates.applyAll("CreateContainer", of("10-a", update, update));
+  expect(await updates.applyUnsolicited("20-b", { update: [update] })).toEqual({ failed: [] });
+  expect(done).toEqual(["10-a", "10-a", "20-b"].map((plugin) => `update live for ${plugin}`));
+  const fields =
+    /ignored.* plugin=(\S+) container=live reason="blockio_class, rdt_class, devices can/;
+  expect(lines.map((line) => fields.exec(line)?.[1])).toEqual(["10-a", "20-b"]);
 });

@@ -160,7 +160,7 @@ test("CRI's resources round-trip; fields that only NRI has are named", () => {
     hugepage_limits: [{ page_size: "2MB", limit: toLong(4) }],
     unified: { "memory.high": "1" },
   };
-  expect(toCri(fromCri(cri))).toEqual({ resources: cri, fixed: [] });
+  expect(toCri(fromCri(cri))).toEqual({ resources: cri, fixed: [], ignored: [] });
   const { fixed, pidsLimit } = toCri(adjustment.linux!.resources!);
   expect(fixed).toEqual(["memory.reservation"]);
   expect(pidsLimit).toBe(toBigInt(adjustment.linux!.resources!.pids!.limit));

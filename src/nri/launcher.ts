@@ -2,13 +2,14 @@
 // restarted with backoff when they exit, and end with the daemon.
 import type { ChildProcess } from "node:child_process";
 import { accessSync, constants, existsSync, readdirSync, statSync } from "node:fs";
-import { delimiter, join } from "node:path";
+import { join } from "node:path";
 import type { Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { errnoOf, messageOf } from "../base/errors.ts";
 import { type Log, logFailure } from "../base/log.ts";
 import { readSettingsIfExists } from "../base/settings_file.ts";
 import { spawn } from "../sys/children.ts";
+import { failureOutput, run } from "../sys/run.ts";
 import { endWithin } from "../sys/supervise.ts";
 import { checkIdentity, type Plugin } from "./plugin.ts";
 
@@ -18,6 +19,8 @@ const backoffMsMax = 60_000;
 const steadyMs = 60_000;
 /** Deadline of Shutdown, and time between SIGTERM and SIGKILL. */
 const endMs = 1_000;
+/** Limit for a program that does nothing. */
+const probeMs = 10_000;
 
 export type PluginFile = { path: string; index: string; name: string };
 
@@ -63,6 +66,8 @@ export class Launcher implements AsyncDisposable {
   readonly #options: LaunchOptions;
   readonly #ending = new AbortController();
   #supervised: Promise<void>[] = [];
+  /** Of each plugin's command line. */
+  #prefix: string[] = [];
 
   constructor(options: LaunchOptions) {
     this.#options = options;
@@ -70,7 +75,9 @@ export class Launcher implements AsyncDisposable {
 
   /** Starts all plugins; resolves when each is in service or has failed once. */
   async start(): Promise<void> {
-    const first = this.#options.files.map((file) => {
+    const { files, log } = this.#options;
+    if (files.length > 0) this.#prefix = await pdeathsig(log);
+    const first = files.map((file) => {
       const { promise, resolve } = Promise.withResolvers<void>();
       this.#supervised.push(this.#supervise(file, resolve));
       return promise;
@@ -99,7 +106,7 @@ export class Launcher implements AsyncDisposable {
     const { connect, admit, log } = this.#options;
     let child: ChildProcess;
     try {
-      child = startPlugin(file);
+      child = startPlugin(file, this.#prefix);
     } catch (error) {
       return `cannot start: ${messageOf(error)}`;
     }
@@ -145,12 +152,26 @@ export class Launcher implements AsyncDisposable {
 }
 
 /**
- * setpriv(1), if installed, makes the kernel kill the plugin when the daemon is killed with SIGKILL; without
- * it the plugin only sees its connection close.
+ * Returns the words before a plugin's path that make the kernel kill the plugin when the daemon is killed with SIGKILL;
+ * none without setpriv(1), or with one that lacks the option (BusyBox's, that of util-linux before 2.33): the plugin
+ * then only sees its connection close.
  */
-function startPlugin({ path, index, name }: PluginFile): ChildProcess {
-  const setpriv = programPath("setpriv");
-  const argv = setpriv === undefined ? [path] : [setpriv, "--pdeathsig", "KILL", "--", path];
+async function pdeathsig(log: Log): Promise<string[]> {
+  const prefix = ["setpriv", "--pdeathsig", "KILL", "--"];
+  let problem: string;
+  try {
+    const result = await run([...prefix, "true"], { signal: AbortSignal.timeout(probeMs) });
+    if (result.exitCode === 0) return prefix;
+    problem = failureOutput(result);
+  } catch (error) {
+    problem = messageOf(error);
+  }
+  log.info("NRI plugins outlive a daemon that is killed: no setpriv --pdeathsig", { problem });
+  return [];
+}
+
+function startPlugin({ path, index, name }: PluginFile, prefix: string[]): ChildProcess {
+  const argv = [...prefix, path];
   return spawn(argv[0]!, argv.slice(1), {
     stdio: ["ignore", "inherit", "inherit", "pipe"],
     env: {
@@ -161,11 +182,6 @@ function startPlugin({ path, index, name }: PluginFile): ChildProcess {
     },
     detached: true, // keeps a terminal's ^C from the plugin: the daemon shuts it down
   });
-}
-
-function programPath(name: string): string | undefined {
-  const folders = (process.env["PATH"] ?? "").split(delimiter).filter(Boolean);
-  return folders.map((folder) => join(folder, name)).find((path) => existsSync(path));
 }
 
 /** Sends SIGTERM, then SIGKILL; resolves when the process has exited. */

@@ -292,8 +292,10 @@ export class Plugin {
         this.#register(api.RegisterPluginRequest.decode(payload));
         return new Uint8Array();
       case "UpdateContainers": {
-        if (!this.inService) {
-          throw new CriError("FAILED_PRECONDITION", "the plugin is not synchronized yet");
+        // From its registration on, as with containerd: it may ask for updates while it is synchronized, or right after
+        // its answer.
+        if (!this.#hasRegistered) {
+          throw new CriError("FAILED_PRECONDITION", "the plugin is not registered yet");
         }
         const request = api.UpdateContainersRequest.decode(payload);
         const response = await this.#options.onUpdate(this, request);

@@ -80,7 +80,7 @@ test("unknown events are rejected", async () => {
 test("registering twice and calls before registration are rejected", async () => {
   using early = new RawPlugin(plugins.socket, {});
   expect(await refusal(early.call("UpdateContainers", new Uint8Array()))).toContain(
-    "not synchronized",
+    "not registered",
   );
   expect(await refusal(early.call("NoSuchMethod", new Uint8Array()))).toContain("no method");
   const { plugin } = await inService();

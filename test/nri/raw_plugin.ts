@@ -16,6 +16,7 @@ export class RawPlugin implements Disposable {
   readonly heard: { method: string; payload: Uint8Array }[] = [];
   readonly ended: Promise<void>;
   #stream = 1;
+  #held: Buffer[] | undefined;
   readonly #asked = new Map<number, (body: Buffer) => void>();
 
   constructor(path: string, answers: Answers) {
@@ -35,7 +36,22 @@ export class RawPlugin implements Disposable {
 
   async #answer(stream: number, given: Answer | Promise<Answer>): Promise<void> {
     const answer = await given;
-    if (answer !== undefined) this.socket.write(frame(1, message(stream, 2, field(18, answer))));
+    if (answer !== undefined) this.#write(frame(1, message(stream, 2, field(18, answer))));
+  }
+
+  #write(bytes: Buffer): void {
+    if (this.#held === undefined) this.socket.write(bytes);
+    else this.#held.push(bytes);
+  }
+
+  /** Keeps what is sent from now on; release() sends it in one write. */
+  hold(): void {
+    this.#held = [];
+  }
+
+  release(): void {
+    this.socket.write(Buffer.concat(this.#held ?? []));
+    this.#held = undefined;
   }
 
   /** Calls the runtime; returns the answer's payload. @throws with the runtime's message. */
@@ -48,7 +64,7 @@ export class RawPlugin implements Disposable {
         if (status === "") resolve(payload);
         else reject(new Error(status));
       });
-      this.socket.write(frame(2, message(stream, 1, request(runtimeService, method, payload))));
+      this.#write(frame(2, message(stream, 1, request(runtimeService, method, payload))));
     });
   }
 

@@ -1,4 +1,5 @@
-// Tests the restart of pre-installed NRI plugins from another folder, with shell scripts as plugins.
+// Tests the start of pre-installed NRI plugins, and their restart from another folder, with shell scripts as plugins; and
+// updates that an external plugin asks for while it is synchronized.
 import { afterAll, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -9,6 +10,11 @@ import type { NriBackend } from "../../../src/nri/apply_updates.ts";
 import { UpdateApplier } from "../../../src/nri/apply_updates.ts";
 import { PluginSet } from "../../../src/nri/plugin_set.ts";
 import { readTextIfExists } from "../../../src/sys/file.ts";
+import { nri } from "../../../src/proto/nri.js";
+import { until } from "../../expect.ts";
+import { RawPlugin } from "../../nri/raw_plugin.ts";
+
+const api = nri.pkg.api.v1alpha1;
 
 const dir = mkdtempSync(join(tmpdir(), "isulad-plugins-"));
 afterAll(() => rmSync(dir, { recursive: true }));
@@ -30,29 +36,60 @@ async function runs(folder: string): Promise<boolean> {
   return cmdline !== undefined && cmdline !== "";
 }
 
-test("relaunch ends the plugins of the old folder and starts those of the new one, once it can be read", async () => {
-  const [one, two] = [pluginFolder("one"), pluginFolder("two")];
+/** Returns a set that starts the plugins of a folder and listens for others, its configuration, and its updates. */
+function pluginSet(pluginPath: string) {
   const config = {
     support: true,
-    disableConnections: true,
+    disableConnections: false,
     socketPath: join(dir, "nri.sock"),
-    pluginPath: one,
+    pluginPath,
     pluginConfigPath: dir,
     registrationTimeoutMs: 2000,
     requestTimeoutMs: 2000,
     synchronizeTimeoutMs: 2000,
     requiredPlugins: [],
   };
-  const unused = () => Promise.reject(new Error("there are no containers"));
-  const state = () => Promise.resolve({ pods: [], containers: [] });
-  const backend: NriBackend = { state, isLive: () => false, update: unused, evict: unused };
+  const updated: string[] = [];
+  const backend: NriBackend = {
+    state: () => Promise.resolve({ pods: [], containers: [] }),
+    isLive: () => true,
+    update: async ({ id }) => void updated.push(id),
+    evict: () => Promise.reject(new Error("there are no containers")),
+  };
   const log = silentLog();
-  await using set = new PluginSet({
-    config,
-    log,
-    backend,
-    updates: new UpdateApplier(backend, log),
-  });
+  const updates = new UpdateApplier(backend, log);
+  return { config, updated, set: new PluginSet({ config, log, backend, updates }) };
+}
+
+test.each([
+  ["has no --pdeathsig", "exit 1", []],
+  ["has --pdeathsig", 'shift 3; exec "$@"', ["--pdeathsig KILL -- "]],
+])("plugins start where setpriv %s", async (_, script, prefixes) => {
+  const bin = mkdtempSync(join(dir, "bin-"));
+  const folder = pluginFolder(`${bin}-plugins`.slice(dir.length));
+  const setpriv = `#!/bin/sh\necho "$@" >>${bin}/calls\n${script}\n`;
+  writeFileSync(join(bin, "setpriv"), setpriv, { mode: 0o755 });
+  const { PATH } = process.env;
+  process.env["PATH"] = `${bin}:${PATH}`;
+  try {
+    const { set } = pluginSet(folder);
+    await using _ = set;
+    const started = set.start();
+    await until("the plugin runs", () => runs(folder));
+    await started;
+    const calls = readFileSync(join(bin, "calls"), "utf8").split("\n");
+    const starts = calls.filter((call) => call.includes(folder));
+    const wanted = prefixes.map((prefix) => `${prefix}${folder}/10-test`);
+    expect(new Set(starts)).toEqual(new Set(wanted)); // it never registers, and is started again
+  } finally {
+    process.env["PATH"] = PATH;
+  }
+});
+
+test("relaunch ends the plugins of the old folder and starts those of the new one, once it can be read", async () => {
+  const [one, two] = [pluginFolder("one"), pluginFolder("two")];
+  const { config, set } = pluginSet(one);
+  await using _ = set;
   const started = set.start();
   while (!(await runs(one))) await Bun.sleep(5);
   await set.relaunch(); // the same folder
@@ -78,3 +115,30 @@ test("relaunch ends the plugins of the old folder and starts those of the new on
   expect(await runs(two)).toBe(false);
   await again;
 }, 120_000);
+
+test("UpdateContainers is answered while a plugin is synchronized, and right after that", async () => {
+  const { config, updated, set } = pluginSet(join(dir, "none"));
+  await using _ = set;
+  await set.start();
+  const ask = async (container_id: string) => {
+    const request = { update: [{ container_id, linux: {} }] };
+    const bytes = api.UpdateContainersRequest.encode(request).finish();
+    const answer = await plugin.call("UpdateContainers", bytes);
+    return api.UpdateContainersResponse.decode(answer).failed;
+  };
+  const after = Promise.withResolvers<unknown>();
+  let during: unknown;
+  const Synchronize = async () => {
+    during = await ask("during").catch(messageOf);
+    plugin.hold();
+    setTimeout(() => {
+      after.resolve(ask("after").catch(messageOf)); // behind the answer, in the same write
+      plugin.release();
+    });
+    return new Uint8Array();
+  };
+  using plugin = new RawPlugin(config.socketPath, { Synchronize });
+  await plugin.register("10", "raw");
+  expect([await after.promise, during]).toEqual([[], []]);
+  expect(updated).toEqual(["during", "after"]);
+});

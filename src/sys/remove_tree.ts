@@ -3,12 +3,14 @@
 // Decision: the engine's own loops for ever, on a whole core, where a folder lists nothing and still cannot be removed.
 // ext4 has such folders after a power loss, and a process that goes on creating files has the same effect. The tree is
 // walked by open folders (/proc/self/fd/N/NAME), so that nobody can put a symlink into the path, and no path is too long.
+// Files that a privileged container has made immutable (chattr +i) are removed, too.
 import { randomBytes } from "node:crypto";
 import { constants, open, readdirSync, rmdirSync, unlinkSync } from "node:fs";
 import { readdir, rename, rmdir, unlink } from "node:fs/promises";
 import { promisify } from "node:util";
 import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import { Descriptor } from "./descriptor.ts";
+import { clearImmutable } from "./immutable.ts";
 
 /** Of emptying one folder, to which others may add files meanwhile. */
 const roundsMax = 1000;
@@ -41,13 +43,8 @@ export function removeTreeNow(path: Path): void {
 }
 
 function removeNow(at: Path, path: string): void {
-  let refusal: unknown;
-  try {
-    return unlinkSync(at);
-  } catch (error) {
-    if (errnoOf(error) === "ENOENT") return;
-    refusal = error;
-  }
+  const refusal = unlinkedNow(at);
+  if (refusal === undefined) return;
   for (let round = 1; ; round++) {
     try {
       using folder = openFolderNow({ at, path, refusal });
@@ -145,13 +142,31 @@ async function removeInner(folder: Folder, inner: Refused): Promise<void> {
   }
 }
 
-/** undefined: it is gone. */
-async function unlinked(path: Path): Promise<unknown> {
+/** undefined: it is gone. mayClear: once. */
+async function unlinked(path: Path, mayClear = true): Promise<unknown> {
   try {
-    await unlink(path);
+    return await unlink(path);
   } catch (error) {
-    return errnoOf(error) === "ENOENT" ? undefined : error;
+    if (errnoOf(error) === "ENOENT") return undefined;
+    return mayClear && wasImmutable(error, path) ? await unlinked(path, false) : error;
   }
+}
+
+function unlinkedNow(path: Path, mayClear = true): unknown {
+  try {
+    return unlinkSync(path);
+  } catch (error) {
+    if (errnoOf(error) === "ENOENT") return undefined;
+    return mayClear && wasImmutable(error, path) ? unlinkedNow(path, false) : error;
+  }
+}
+
+/**
+ * True for a file that a container has made immutable, which it no longer is. A folder is one before it is emptied:
+ * unlink(2) refuses that first.
+ */
+function wasImmutable(error: unknown, path: Path): boolean {
+  return errnoOf(error) === "EPERM" && clearImmutable(path);
 }
 
 function inside({ fd }: Descriptor, name?: Buffer): Buffer {

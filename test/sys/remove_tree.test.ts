@@ -1,7 +1,7 @@
 // Tests that trees are removed whatever is in them: names that are no text, any depth, symlinks, files that come
 // meanwhile, and folders of a damaged file system, which cannot be removed at all.
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { execFileSync, spawn } from "node:child_process";
+import { execFileSync, spawn, spawnSync } from "node:child_process";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -47,6 +47,38 @@ test.each(ways)("%s removes files, folders and symlinks, and follows none", asyn
   await remove(tree);
   expect(fs.existsSync(tree)).toBe(false);
 });
+
+/** False where the file system lacks the attribute, or this process the capability. */
+function canFreeze(): boolean {
+  const file = join(dir, "probe");
+  fs.writeFileSync(file, "");
+  const { status } = spawnSync("chattr", ["+i", file]);
+  if (status === 0) execFileSync("chattr", ["-i", file]);
+  else console.error("skipped, chattr +i fails here: what needs immutable files");
+  fs.rmSync(file);
+  return status === 0;
+}
+
+test.skipIf(!canFreeze()).each(ways)(
+  "%s removes files and folders that are immutable or append-only, and changes none behind a symlink",
+  async (_, remove) => {
+    fill();
+    const kept = join(outside, "kept");
+    fs.symlinkSync(kept, join(tree, "a/b/c/link"));
+    execFileSync("mkfifo", [join(tree, "a/b/c/fifo")]);
+    execFileSync("chattr", ["+i", kept, join(tree, "a/b/1"), join(tree, "a/b/c")]);
+    execFileSync("chattr", ["+a", join(tree, "a/b/2"), join(tree, "a/b")]);
+    execFileSync("chattr", ["+i", tree]);
+    try {
+      await remove(tree);
+      expect(fs.existsSync(tree)).toBe(false);
+      expect(execFileSync("lsattr", [kept], { encoding: "utf8" })).toMatch(/^\S*i/);
+    } finally {
+      spawnSync("chattr", ["-R", "-f", "-i", "-a", dir]); // fails at the symlinks
+      fs.rmSync(tree, { recursive: true, force: true });
+    }
+  },
+);
 
 test("removeTree removes folders in folders whose path is longer than the kernel takes", async () => {
   const script = `

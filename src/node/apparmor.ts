@@ -73,8 +73,9 @@ async function load(profile: string): Promise<void> {
 
 /**
  * Returns a profile that denies mounts, sockets of AF_ALG (socketcall(2), which 32-bit programs have, opens them
- * past a seccomp filter) and the kernel's own switches, and leaves the rest to a container's other limits. A container may write only the sysctls of its network and ipc namespaces, and may trace and
- * signal only processes under the same profile.
+ * past a seccomp filter) and the kernel's own switches, and leaves the rest to a container's other limits. A
+ * container may write only the sysctls of its network and ipc namespaces, and may trace and signal only processes
+ * under the same profile.
  *
  * It names the ABI it is written for: in a later one whatever has no rule of its own is denied, such as user
  * namespaces. Parsers before 3.0, which do not know the line, come without the file.

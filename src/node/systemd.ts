@@ -52,15 +52,7 @@ export function systemdDriver(
         mounts,
         posix.join(slicePath(podSlice(parent, podId)), `${scopePrefix}-${containerId}.scope`),
       ),
-    pathsOf(cgroupsPath) {
-      const [slice = "", prefix = "", name = "", ...more] = cgroupsPath.split(":");
-      if (![slice, prefix, name].every(isUnitPart) || more.length > 0) {
-        const text = `cgroups path ${quoted(cgroupsPath)} is not SLICE:PREFIX:NAME`;
-        throw new CriError("INVALID_ARGUMENT", text);
-      }
-      const scope = `${prefix}-${name}.scope`;
-      return cgroupFolders(mounts, posix.join(slicePath(checkedSlice(slice)), scope));
-    },
+    pathsOf: (cgroupsPath) => cgroupFolders(mounts, scopePath(cgroupsPath)),
     // An OOM kill of one process must not stop the container; its first process decides. A systemd whose scopes lack
     // the property (247 and 249, for example) stops none, and refuses to start one with it.
     async containerAnnotations(signal): Promise<Record<string, string>> {
@@ -90,6 +82,16 @@ export function systemdDriver(
       if (parent === "") await removeTree(join(properties, `${made}.d`));
     },
   };
+}
+
+/** Returns the path of the scope of an OCI cgroupsPath. @throws CriError INVALID_ARGUMENT. */
+function scopePath(cgroupsPath: string): string {
+  const [slice = "", prefix = "", name = "", ...more] = cgroupsPath.split(":");
+  if (![slice, prefix, name].every(isUnitPart) || more.length > 0) {
+    const text = `cgroups path ${quoted(cgroupsPath)} is not SLICE:PREFIX:NAME`;
+    throw new CriError("INVALID_ARGUMENT", text);
+  }
+  return posix.join(slicePath(checkedSlice(slice)), `${prefix}-${name}.scope`);
 }
 
 function isUnitPart(text: string): boolean {

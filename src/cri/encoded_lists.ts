@@ -37,16 +37,16 @@ export function framed(field: number, ...parts: Uint8Array[]): Uint8Array {
   return new Uint8Array(Buffer.concat([head.uint32(length).finish(), ...parts]));
 }
 
-/** Encodes each record once: a changed record is a new object. `more` must be the same at each call. */
-export function recordItems<Record extends object, More extends unknown[], Message>(
+/** Encodes each record once: a changed record is a new object. */
+export function recordItems<Record extends object, Message>(
   type: Encoder<Message>,
-  toMessage: (record: Record, ...more: More) => Message,
-): (record: Record, ...more: More) => Uint8Array {
+  toMessage: (record: Record) => Message,
+): (record: Record) => Uint8Array {
   const items = new WeakMap<Record, Uint8Array>();
-  return (record, ...more) => {
+  return (record) => {
     const known = items.get(record);
     if (known !== undefined) return known;
-    const item = listItem(type, toMessage(record, ...more));
+    const item = listItem(type, toMessage(record));
     items.set(record, item);
     return item;
   };

@@ -39,7 +39,7 @@ export async function imageStatus(
   const image = context.images.find(reference!);
   if (image === undefined) return {};
   return {
-    image: imageMessage(context, image),
+    image: imageMessage(image, context.images.pinned(image)),
     info: request.verbose === true ? { info: await infoOf(context, image) } : {},
   };
 }
@@ -58,14 +58,16 @@ async function infoOf(context: Context, image: ImageRecord): Promise<string> {
 }
 
 export const { list: listImages, stream: streamImages } = listCalls(
-  (context, { filter }: cri.ListImagesRequest) =>
-    candidates(context.images, filter?.image?.image).map((image) => itemOf(image, context)),
+  ({ images }, { filter }: cri.ListImagesRequest) =>
+    candidates(images, filter?.image?.image).map((image) =>
+      images.pinned(image) ? pinnedItem(image) : unpinnedItem(image),
+    ),
 );
 
-/** Pinning never changes while the daemon runs. */
-const itemOf = recordItems(runtime.v1.Image, (image: ImageRecord, context: Context) =>
-  imageMessage(context, image),
-);
+// Two caches: a reload of the configuration pins and unpins images without changing their records.
+const imageItems = (pinned: boolean) =>
+  recordItems(runtime.v1.Image, (image: ImageRecord) => imageMessage(image, pinned));
+const [pinnedItem, unpinnedItem] = [imageItems(true), imageItems(false)];
 
 export async function removeImage(
   context: Context,

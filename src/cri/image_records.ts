@@ -13,7 +13,7 @@ export function getImage({ images }: Pick<Context, "images">, reference: string)
   throw new CriError("NOT_FOUND", `image ${reference} is not on this node: pull it first`);
 }
 
-export function imageMessage({ images }: Pick<Context, "images">, image: ImageRecord): Image {
+export function imageMessage(image: ImageRecord, pinned: boolean): Image {
   const { uid, username } = imageUserOf(image.config.User ?? "");
   return {
     id: image.id,
@@ -23,7 +23,7 @@ export function imageMessage({ images }: Pick<Context, "images">, image: ImageRe
     uid: uid === undefined ? undefined : { value: toLong(uid) },
     username: username ?? "",
     spec: { image: image.id, runtime_handler: image.runtimeHandler },
-    pinned: images.pinned(image),
+    pinned,
   };
 }
 

@@ -110,7 +110,7 @@ export async function pruneImages(
   const used = usedImages(containers.list());
   const unused = images.list().filter((image) => !used.has(image.id) && !images.pinned(image));
   const response = {
-    images: unused.map((image) => imageMessage({ images }, image)),
+    images: unused.map((image) => imageMessage(image, false)),
     freed_bytes: toLong(images.freedBy(new Set(unused.map(({ id }) => id)))),
   };
   if (request.dry_run !== true) for (const { id } of unused) await images.remove(id);

@@ -112,6 +112,16 @@ test("pinned-images pins images against GC; RemoveImage still removes them", asy
   const { images } = await daemon.client.ListImages({});
   const pinned = images.filter((one) => one.pinned).flatMap((one) => one.repo_tags ?? []);
   expect(pinned.toSorted()).toEqual(names.toSorted());
+  const pins = async () => {
+    const { images: listed } = await daemon.client.ListImages({});
+    const streamed = await Array.fromAsync(daemon.client.StreamImages({}));
+    const all = streamed.flatMap((batch) => batch.images);
+    expect(all.map(own)).toEqual(listed.map(own));
+    return listed.filter((one) => one.pinned).flatMap((one) => one.repo_tags ?? []);
+  };
+  const reloaded = { "pinned-images": [free[0]] };
+  expect(await daemon.configured(reloaded, pins)).toEqual([free[0]!]);
+  expect((await pins()).toSorted()).toEqual(names.toSorted());
   for (const one of [...names, ...free]) await daemon.client.RemoveImage({ image: { image: one } });
   expect((await daemon.client.ListImages({})).images).toEqual([]);
 });

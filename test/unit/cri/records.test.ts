@@ -6,6 +6,7 @@ import { toLong } from "../../../src/base/int64.ts";
 import { containerCgroup, hasCgroup, limitPod } from "../../../src/cri/cgroups.ts";
 import { logPath, stopSignal } from "../../../src/cri/container_create.ts";
 import type { Context } from "../../../src/cri/context.ts";
+import { listImages } from "../../../src/cri/image.ts";
 import { getImage, imageMessage, registryAuth } from "../../../src/cri/image_records.ts";
 import { callMonitorWithRetry } from "../../../src/cri/monitor_retry.ts";
 import { pruneImages } from "../../../src/cri/node_images.ts";
@@ -138,16 +139,30 @@ describe("images", () => {
 
   test("have the user of their configuration, by id or by name", () => {
     const user = (User: string) => {
-      const { uid, username } = imageMessage(
-        { images },
-        image("a", { config: { User, architecture: "", os: "" } }),
-      );
+      const record = image("a", { config: { User, architecture: "", os: "" } });
+      const { uid, username } = imageMessage(record, false);
       return [uid === undefined ? undefined : Number(uid?.value), username];
     };
     expect([user("5"), user("web:7")]).toEqual([
       [5, ""],
       [undefined, "web"],
     ]);
+  });
+
+  test("are listed as pinned or not as the configuration has it now, which a reload changes", async () => {
+    let pinned = "";
+    const now = { ...recordStore(records), pinned: ({ id }: ImageRecord) => id === pinned };
+    const context = { images: now } as unknown as Context;
+    const listed = async () => {
+      const { bytes } = await listImages(context, {}, { signal: new AbortController().signal });
+      const all = runtime.v1.ListImagesResponse.decode(bytes).images;
+      return all.filter((one) => one.pinned).map(({ id }) => id);
+    };
+    expect(await listed()).toEqual([]);
+    pinned = "used";
+    expect(await listed()).toEqual(["used"]);
+    pinned = "volume";
+    expect(await listed()).toEqual(["volume"]);
   });
 
   test("are pruned unless a container uses them, as root or volume, or they are pinned", async () => {

@@ -1,6 +1,5 @@
 // CreateContainer: makes the bundle (root file system and config.json) and the record of a container.
 import { writeFile } from "node:fs/promises";
-import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
 import { messageOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
@@ -9,9 +8,9 @@ import { podHostname } from "../node/pod_files.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import { checkMounts } from "../spec/mounts.ts";
-import { containerSpec, ociJson, type OciSpec } from "../spec/oci.ts";
+import { containerSpec, type ContainerSpecInput, ociJson, type OciSpec } from "../spec/oci.ts";
 import { checkGuestMounts } from "../spec/sandboxed.ts";
-import { containerName, created, type Container } from "../state/container.ts";
+import { containerName, created, logPath, type Container } from "../state/container.ts";
 import { createdAfter } from "../state/order.ts";
 import { isInGuest, isSamePod, type Sandbox } from "../state/sandbox.ts";
 import { signalNumber } from "../sys/signals.ts";
@@ -56,7 +55,7 @@ export async function createContainer(
   const id = await context.making.join(name, call.signal, async () => {
     const resolved = withImageRefs(context, config);
     const systemd = await systemdRules(context, { sandbox, config: resolved, image });
-    const parts = { sandbox, image, systemd };
+    const parts = { sandbox, requestedPod: request.sandbox_config, image, systemd };
     const container = newContainer(context, { ...parts, config: resolved, name });
     using _ = await context.nri?.enter(call.signal);
     // After the gate: an earlier attempt may have left it just before, to be started.
@@ -69,7 +68,11 @@ export async function createContainer(
 }
 
 /** systemd: for a container that runs it. */
-type Parts = { sandbox: Sandbox; image: ImageRecord; systemd: SystemdRules | undefined };
+type Parts = Pick<ContainerSpecInput, "requestedPod"> & {
+  sandbox: Sandbox;
+  image: ImageRecord;
+  systemd: SystemdRules | undefined;
+};
 
 function newContainer(
   context: Context,
@@ -93,7 +96,7 @@ function newContainer(
     createdAtNs: createdAfter(podContainers(context, sandbox)),
     cgroupDriver: context.cgroup.name,
     bootId: context.bootId,
-    logPath: logPath(sandbox, config),
+    logPath: logPath(config, sandbox.config),
     stopSignal: stopSignal(config, image, systemd?.stopSignal),
     user: { uid: 0, gid: 0, groups: [] },
     selinux: newContainerLabels(context, sandbox, config),
@@ -106,12 +109,6 @@ function podContainers({ sandboxes, containers }: Context, sandbox: Sandbox): Co
   const attempts = sandboxes.list().filter(({ config }) => isSamePod(config, sandbox.config));
   const ids = new Set(attempts.map(({ id }) => id));
   return containers.list().filter(({ sandboxId }) => ids.has(sandboxId));
-}
-
-/** CRI: log_path is relative to the pod's log_directory; "" (no log) if either is missing. */
-export function logPath(sandbox: Pick<Sandbox, "config">, config: cri.ContainerConfig): string {
-  const { log_directory: folder } = sandbox.config;
-  return folder && config.log_path ? join(folder, config.log_path) : "";
 }
 
 /** The request's signal, else the image's, else the usual one. @throws CriError for an unknown name. */
@@ -188,7 +185,7 @@ type SpecParts = MountedImages & Parts & { call: Call };
 async function specOf(
   context: Context,
   container: Container,
-  { sandbox, image, systemd, call, ...mounted }: SpecParts,
+  { sandbox, requestedPod, image, systemd, call, ...mounted }: SpecParts,
 ): Promise<OciSpec> {
   const configured = configuredContainer(context, container);
   const { config, id } = configured;
@@ -198,6 +195,7 @@ async function specOf(
     id,
     config,
     sandbox: sandboxInfo(context, sandbox),
+    requestedPod,
     image: image.config,
     resolved: await prepareContainerInputs(context, configured, { ...mounted, image, owner, call }),
     host: context.host,

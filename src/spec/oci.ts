@@ -1,7 +1,11 @@
 // Converts CRI configurations to OCI runtime specs. Pure, so that golden files can test it.
 import { toBigInt } from "../base/int64.ts";
 import { jsonText } from "../base/json.ts";
-import type { ContainerConfig, LinuxContainerSecurityContext } from "../proto/types.ts";
+import type {
+  ContainerConfig,
+  LinuxContainerSecurityContext,
+  PodSandboxConfig,
+} from "../proto/types.ts";
 import { passedAnnotations } from "./annotations.ts";
 import { overBase } from "./base_spec.ts";
 import { capabilities } from "./capabilities.ts";
@@ -69,6 +73,8 @@ type SpecInput = {
 export type ContainerSpecInput = SpecInput & {
   id: string;
   config: ContainerConfig;
+  /** The pod's config of the same request: an ephemeral container may have made the pod privileged since its start. */
+  requestedPod?: PodSandboxConfig | null | undefined;
   resolved: ResolvedInputs;
   runtime: RuntimeSupport;
   /** For pid mode TARGET: pid of the target container's init. */
@@ -84,7 +90,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
   const requested = config.linux?.security_context;
   const security = requested ?? {};
   const privileged = security.privileged === true;
-  checkSecurity(config, sandbox);
+  checkSecurity(input);
   const resources = config.linux?.resources ?? {};
   const process = containerProcess(input, security, resources.oom_score_adj);
   const { uid = 0, gid = 0 } = input.defaults.deviceOwnership ? runAs(security) : {};
@@ -246,9 +252,10 @@ function mountLabel(selinux: SelinuxLabels | undefined): { mountLabel?: string }
   return selinux === undefined ? {} : { mountLabel: selinux.mount };
 }
 
-function checkSecurity(config: ContainerConfig, sandbox: SandboxInfo): void {
-  const privileged = config.linux?.security_context?.privileged;
-  if (privileged && !sandbox.config.linux?.security_context?.privileged) {
+function checkSecurity({ config, sandbox, requestedPod }: ContainerSpecInput): void {
+  const isPrivileged = (one: ContainerConfig | PodSandboxConfig | null | undefined) =>
+    one?.linux?.security_context?.privileged === true;
+  if (isPrivileged(config) && !isPrivileged(sandbox.config) && !isPrivileged(requestedPod)) {
     throw unsupported(
       "a privileged container needs a privileged pod (set security_context.privileged of its sandbox)",
     );

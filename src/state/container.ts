@@ -3,6 +3,7 @@
 //   creating ──▶ created ──▶ running ──▶ exited     created ──▶ exited (reason StartError)
 //
 // A container in phase creating is not listed.
+import { join } from "node:path";
 import * as v from "valibot";
 import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, LinuxContainerResources, PodSandboxConfig } from "../proto/types.ts";
@@ -86,6 +87,11 @@ export type Container = v.InferOutput<typeof ContainerSchema>;
 export function containerName(config: ContainerConfig, pod: PodSandboxConfig): string {
   const { name, attempt } = config.metadata ?? {};
   return `${reservedName([name ?? "", attempt ?? 0])}_${sandboxName(pod)}`;
+}
+
+/** CRI: log_path is relative to the pod's log_directory; "" (no log) if either is missing. */
+export function logPath({ log_path: path }: ContainerConfig, pod: PodSandboxConfig): string {
+  return pod.log_directory && path ? join(pod.log_directory, path) : "";
 }
 
 export function created(

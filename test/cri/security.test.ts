@@ -220,6 +220,14 @@ describe("capabilities and privileges", () => {
     const error = await refusal(withContext({ privileged: true }));
     expect(error.code).toBe("FAILED_PRECONDITION");
   });
+
+  test("a privileged ephemeral container joins a running pod: the kubelet then calls the pod privileged", async () => {
+    const security_context = { ...pod.linux!.security_context, privileged: true };
+    const privilegedNow = { ...pod, linux: { ...pod.linux, security_context } };
+    const more = withContext({ privileged: true });
+    const { text: said } = await daemon.output(podId, privilegedNow, "ls /dev | wc -l", more);
+    expect(Number(said)).toBeGreaterThan(20);
+  });
 });
 
 describe("a seccomp profile of the node's", () => {

@@ -4,7 +4,7 @@ import { describe, expect, test } from "bun:test";
 import { CriError } from "../../../src/base/errors.ts";
 import { toLong } from "../../../src/base/int64.ts";
 import { containerCgroup, hasCgroup, limitPod } from "../../../src/cri/cgroups.ts";
-import { logPath, stopSignal } from "../../../src/cri/container_create.ts";
+import { stopSignal } from "../../../src/cri/container_create.ts";
 import type { Context } from "../../../src/cri/context.ts";
 import { listImages } from "../../../src/cri/image.ts";
 import { getImage, imageMessage, registryAuth } from "../../../src/cri/image_records.ts";
@@ -16,6 +16,7 @@ import { supportedResources } from "../../../src/cri/supported_resources.ts";
 import { runtime } from "../../../src/proto/messages.js";
 import type { ImageRecord } from "../../../src/image/store.ts";
 import { codeAndMessage, host } from "../../spec/inputs.ts";
+import { logPath } from "../../../src/state/container.ts";
 import { capturedLog, containerRecord, recordStore, sandboxRecord } from "../fakes.ts";
 
 describe("a new container", () => {
@@ -24,7 +25,7 @@ describe("a new container", () => {
     ["/logs", "", ""],
     ["", "app/0.log", ""],
   ])("with log_directory %j and log_path %j logs to %j", (log_directory, log_path, path) => {
-    expect(logPath({ config: { log_directory } }, { log_path })).toBe(path);
+    expect(logPath({ log_path }, { log_directory })).toBe(path);
   });
 
   test.each([

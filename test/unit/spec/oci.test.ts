@@ -212,6 +212,9 @@ describe("containerSpec()", () => {
   test("rejects a privileged container in an unprivileged pod", () => {
     const input = specInput({ linux: { security_context: { privileged: true } } });
     expect(codeAndMessage(() => containerSpec(input))).toStartWith("FAILED_PRECONDITION: ");
+    const linux = { security_context: { privileged: true } };
+    const spec = containerSpec({ ...input, requestedPod: { linux } });
+    expect(spec.process.capabilities?.bounding).toContain("CAP_SYS_ADMIN");
   });
 
   test("passes no annotations of the pod or the container by default", () => {

@@ -129,10 +129,15 @@ export async function listContainers(
   }
   if (args.image !== undefined) {
     const names = await imageNames(client, args.image);
-    found = found.filter(({ image, image_ref }) => names.has(image?.image) || names.has(image_ref));
+    found = found.filter((one) => names.has(imageNameOf(one)) || names.has(one.image_ref));
   }
   response.containers = choose(found);
   return response;
+}
+
+/** Kubelets create containers by the id of the image. */
+export function imageNameOf({ image }: Container): string {
+  return image?.user_specified_image || (image?.image ?? "");
 }
 
 async function imageNames(client: Client, name: string): Promise<Set<string | null | undefined>> {

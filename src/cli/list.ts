@@ -15,6 +15,7 @@ import {
 import {
   containerFilterArgs,
   imageFilterArgs,
+  imageNameOf,
   listContainers,
   listImages,
   listPods,
@@ -98,7 +99,7 @@ export function containerTable(
   const header = "CONTAINER,IMAGE,CREATED,STATE,NAME,ATTEMPT,POD ID,POD,NAMESPACE".split(",");
   const id = (text: string | null | undefined) => (fullIds ? (text ?? "") : shortId(text ?? ""));
   const rows = items.map((container) => {
-    const image = container.image?.image ?? "";
+    const image = imageNameOf(container);
     const pod = pods.get(container.pod_sandbox_id);
     return [
       id(container.id),

@@ -40,7 +40,8 @@ export function containerMessage(container: Container): cri.Container {
     id,
     pod_sandbox_id: sandboxId,
     metadata: config.metadata,
-    image: { ...config.image, image: image.name },
+    // image.image as requested, usually an id: `crictl rmi --prune` keeps what it finds by it, and a tag may have moved.
+    image: { ...config.image, user_specified_image: image.name },
     image_ref: image.id,
     image_id: image.id,
     state: stateOf(phase),

@@ -56,6 +56,11 @@ describe("identity", () => {
     expect(status.image_ref).toBe(digest);
     const { containers } = await daemon.client.ListContainers({});
     expect(containers[0]).toMatchObject({ image_id: id, image_ref: id });
+    await daemon.loadImage(busyboxImage({ Labels: { newer: "yes" } }), tag);
+    expect((await find(tag))!.id).not.toBe(id);
+    expect((await find(containers[0]!.image!.image!))!.id).toBe(id); // by which `crictl rmi --prune` keeps it
+    expect(containers[0]!.image!.user_specified_image).toBe(tag);
+    await daemon.client.RemoveImage({ image: { image: tag } });
     await daemon.removePod(podId);
   });
 

@@ -43,7 +43,10 @@ describe("a container", () => {
       image_ref: "busybox@sha256:2",
       image_id: "sha256:1",
     });
-    expect(containerMessage(container)).toMatchObject({ image_ref: "sha256:1" });
+    expect(containerMessage(container)).toMatchObject({
+      image: { image: "sha256:1", user_specified_image: "busybox" },
+      image_ref: "sha256:1",
+    });
   });
 
   test.each([

@@ -96,16 +96,12 @@ export function requestedStreams(request: ExecRequest | AttachRequest): WantedSt
   return { stdin, stdout, stderr, tty };
 }
 
-/** @throws CriError INVALID_ARGUMENT for streams that the container was created without. */
-export function requireAttachable({ id, config }: Container, { tty, stdin }: WantedStreams): void {
+/** @throws CriError INVALID_ARGUMENT unless the client has a terminal as the container has one, or both have none. */
+export function requireAttachable({ id, config }: Container, { tty }: WantedStreams): void {
   const hasTty = config.tty === true;
-  if (tty !== hasTty) {
-    const has = hasTty ? "has a terminal" : "has no terminal";
-    throw new CriError("INVALID_ARGUMENT", `tty ${tty}: container ${id} ${has}`);
-  }
-  if (stdin && config.stdin !== true) {
-    throw new CriError("INVALID_ARGUMENT", `stdin true: container ${id} was created without stdin`);
-  }
+  if (tty === hasTty) return;
+  const has = hasTty ? "has a terminal" : "has no terminal";
+  throw new CriError("INVALID_ARGUMENT", `tty ${tty}: container ${id} ${has}`);
 }
 
 /** A request's timeout in milliseconds, at most 24 days; `unlimitedMs` for a longer one. */

@@ -30,11 +30,11 @@ export function attach(context: Context, request: cri.AttachRequest): cri.Attach
   const container = requireRunning(context.containers.get(request.container_id ?? ""));
   requireAttachable(container, wanted);
   const { id, config } = container;
-  const stdinOnce = config.stdin_once === true;
+  const [hasStdin, stdinOnce] = [config.stdin === true, config.stdin_once === true];
   const stdio = stdioFolder(context, id);
   const exited = () => exitCommitted(context, id);
   const byShim = isByShim(container);
-  const session = { containerId: id, stdio, byShim, stdinOnce, wanted, exited };
+  const session = { containerId: id, stdio, byShim, hasStdin, stdinOnce, wanted, exited };
   return { url: context.streams.attach(session) };
 }
 

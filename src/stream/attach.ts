@@ -17,6 +17,8 @@ export type AttachSession = {
   stdio: string;
   /** A shim runs the container, and holds its terminal. */
   byShim: boolean;
+  /** Otherwise what clients send is discarded: kubectl sends stdin also to a container without one. */
+  hasStdin: boolean;
   /** The container's stdin ends with the first client's. */
   stdinOnce: boolean;
   /**
@@ -94,10 +96,10 @@ function aborted(signal: AbortSignal): Promise<void> {
 /** Opens the container's stdin or terminal; undefined: the container takes no input. */
 async function openInput(
   { monitor, poller }: StreamParts,
-  { containerId, stdio, wanted, byShim }: AttachSession,
+  { containerId, stdio, wanted, byShim, hasStdin }: AttachSession,
 ): Promise<ByteStream | undefined> {
   if (wanted.tty && !byShim) return new ByteStream(await monitor.terminal(containerId), poller);
-  const [fd] = wanted.stdin ? openStdin(stdio) : [];
+  const [fd] = wanted.stdin && hasStdin ? openStdin(stdio) : [];
   return fd === undefined ? undefined : new ByteStream(fd, poller);
 }
 
@@ -107,11 +109,12 @@ async function openInput(
  */
 async function takeInput(
   { monitor }: StreamParts,
-  { containerId, stdinOnce, wanted }: AttachSession,
+  { containerId, hasStdin, stdinOnce, wanted }: AttachSession,
   { channels, input }: Client,
 ): Promise<{ detaches: boolean }> {
   if (!wanted.stdin) return { detaches: false };
-  const end = await feed(channels.stdin, input);
+  const end = await feed(channels.stdin, hasStdin ? input : undefined);
+  if (!hasStdin) return { detaches: false };
   if (!stdinOnce || wanted.tty) return { detaches: end === "ended" };
   input?.close();
   await monitor.closeStdin(containerId);

@@ -40,16 +40,19 @@ async function loadAll(store: ImageStore, work: Work): Promise<void> {
   const before = await readMemory(work);
   const files: Loaded["files"] = {};
   const counts = { loaded: 0, unchanged: 0, failed: 0 };
+  const earlier = new Set<string>();
+  // A file that is loaded again takes only tags that the files before it have given.
+  const leavesTagsOf = (id: string) => !earlier.has(id);
   for (const name of await namesIn(folder, log)) {
     if (signal.aborted) return;
     const path = join(folder, name);
     try {
       const mark = await markOf(path);
-      const known = before[name];
-      const isThere = known?.mark === mark && known.images.every((id) => store.find(id));
-      const images = isThere
-        ? known.images
-        : (await store.load(path, { signal })).map(({ id }) => id);
+      const known = before[name]?.mark === mark ? before[name] : undefined;
+      const isThere = known?.images.every((id) => store.find(id)) === true;
+      const options = known === undefined ? { signal } : { signal, leavesTagsOf };
+      const images = isThere ? known.images : (await store.load(path, options)).map(({ id }) => id);
+      for (const id of images) earlier.add(id);
       counts[isThere ? "unchanged" : "loaded"]++;
       files[name] = { mark, images };
       // After each load, so that an interrupted start does not reload all of them.

@@ -52,6 +52,11 @@ type PullOptions = {
   runtimeHandler?: string;
 } & RegisterOptions;
 
+type LoadOptions = {
+  name?: string;
+  leavesTagsOf?: (id: string) => boolean;
+} & RegisterOptions;
+
 export async function openImageStore(options: ImageStoreOptions): Promise<ImageStore> {
   await mkdir(options.graph, { recursive: true, mode: 0o700 });
   // The mount table has real paths, and mounts are found by path.
@@ -207,8 +212,11 @@ export class ImageStore implements AsyncDisposable {
     yield* checkRegistry(parseReference(ref), { registry, auth, signal });
   }
 
-  /** Registers the images of an archive or OCI layout folder on this host. */
-  async load(path: string, o: { name?: string } & RegisterOptions): Promise<ImageRecord[]> {
+  /**
+   * Registers the images of an archive or OCI layout folder on this host. leavesTagsOf: tests whether an image with this
+   * id keeps a tag that it has now; otherwise the loaded image takes it.
+   */
+  async load(path: string, o: LoadOptions): Promise<ImageRecord[]> {
     // Before anything is unpacked.
     if (o.name !== undefined) parseReference(o.name);
     const scratch = await this.#layers.makeScratch();
@@ -217,7 +225,12 @@ export class ImageStore implements AsyncDisposable {
       const loaded: ImageRecord[] = [];
       const { imagesOfArchive } = await import("./load.ts");
       for (const image of imagesOfArchive(found, path, o.name)) {
-        const record = await this.#register(image, o);
+        const isFree = (tag: string) => {
+          const holder = this.find(tag)?.id ?? image.id;
+          return holder === image.id || !o.leavesTagsOf?.(holder);
+        };
+        const repoTags = image.repoTags.filter(isFree);
+        const record = await this.#register({ ...image, repoTags }, o);
         const known = record.repoTags[0] ?? "without a name";
         this.#options.log.info("image loaded", { image: known, id: record.id, path });
         loaded.push(record);

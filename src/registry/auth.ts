@@ -8,8 +8,9 @@ export type Challenge = { scheme: string; params: Map<string, string> };
 /** Parses a WWW-Authenticate header (RFC 9110, 11.6.1), which may hold several challenges. */
 export function parseChallenges(header: string): Challenge[] {
   const challenges: Challenge[] = [];
+  // One class of blanks and commas: `\s*,?\s*` tries each way to divide a registry's many blanks.
   const token =
-    /\s*,?\s*([A-Za-z0-9!#$%&'*+.^_`|~-]+)(?:\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+)))?/y;
+    /[\s,]*([A-Za-z0-9!#$%&'*+.^_`|~-]+)(?:\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+)))?/y;
   for (let match = token.exec(header); match !== null; match = token.exec(header)) {
     const [, name, quoted, plain] = match;
     const value = quoted === undefined ? plain : quoted.replace(/\\(.)/g, "$1");

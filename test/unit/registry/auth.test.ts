@@ -27,6 +27,14 @@ describe("parseChallenges", () => {
     ]);
     expect(parseChallenges("")).toEqual([]);
     expect(parseChallenges('"="==,,')).toEqual([]);
+    expect(parseChallenges(" , ,Basic")).toHaveLength(1);
+  });
+
+  test("takes a time that grows with the header's length only", () => {
+    const before = process.cpuUsage();
+    expect(parseChallenges(`Basic${" ".repeat(100_000)}"`)).toHaveLength(1);
+    const { user } = process.cpuUsage(before);
+    expect(user / 1_000).toBeLessThan(2_000); // ms; as a square: many seconds
   });
 });
 

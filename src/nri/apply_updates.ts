@@ -75,7 +75,8 @@ export class UpdateApplier {
   }
 
   /**
-   * Drops updates of containers that do not exist or have exited: they must not fail the request.
+   * Drops updates of containers that do not exist (as one whose creation is under way) or have exited: they must not
+   * fail the request.
    * creating: the container being created, whose update is kept (and rejected when it is merged).
    */
   withoutStale(
@@ -86,7 +87,7 @@ export class UpdateApplier {
     return updates.filter(({ container_id }) => {
       const id = container_id ?? "";
       if (id === creating || this.#backend.isLive(id)) return true;
-      const error = "the container does not exist or has exited";
+      const error = "the container does not exist, has exited, or is still being created";
       this.#log.warn("NRI update dropped", { plugin, container: id, error });
       return false;
     });

@@ -61,6 +61,7 @@ describe("identity", () => {
     expect((await find(containers[0]!.image!.image!))!.id).toBe(id); // by which `crictl rmi --prune` keeps it
     expect(containers[0]!.image!.user_specified_image).toBe(tag);
     await daemon.client.RemoveImage({ image: { image: tag } });
+    expect(await pull(tag)).toBe(id);
     await daemon.removePod(podId);
   });
 

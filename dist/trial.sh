@@ -153,7 +153,7 @@ static_busybox() {
     mkdir -p "$dir"
     if have apt-get; then
       (cd "$dir" && chmod 777 . && apt-get download busybox-static && dpkg-deb -x ./*.deb .) >/dev/null 2>&1 ||
-        (apt-get update && cd "$dir" && apt-get download busybox-static && dpkg-deb -x ./*.deb .) >/dev/null 2>&1 || true
+        (apt_get update && cd "$dir" && apt-get download busybox-static && dpkg-deb -x ./*.deb .) >/dev/null 2>&1 || true
       found=$(find "$dir" -path '*bin/busybox' -type f -print -quit)
     else
       dnf install -y busybox >/dev/null 2>&1 || true
@@ -219,10 +219,10 @@ TEXT
 trial_pods_end() {
   local dir=$1 records="$1/graph/sandboxes"
   [ -n "$(ls -A "$records" 2>/dev/null)" ] || return 0
-  timeout 20 env ISULAD_HOST="unix://$dir/isulad.sock" "$(cat "$dir/executable")" version >/dev/null 2>&1 ||
+  timeout -k 1 20 env ISULAD_HOST="unix://$dir/isulad.sock" "$(cat "$dir/executable")" version >/dev/null 2>&1 ||
     trial_daemon "$dir" || trial_failed "$dir" "the daemon, which removes the pods, does not answer, so $dir stays"
   trial_client "$dir" rmp --all --force >/dev/null ||
-    die "not all pods were removed, so $dir stays; correct this and run the same again"
+    die "not all pods were removed, so $dir stays; correct this and run $0 --stop $dir"
 }
 
 # Removes everything of a trial, also after a partial start, so no failure but that of a pod may stop the rest.
@@ -231,10 +231,12 @@ trial_end() {
   set +e
   grep -qs '/isulad-trial-' "$dir/daemon.json" || die "$dir is not a trial's folder"
   say "stopping"
-  trial_pods_end "$dir"
   client=$(cat "$dir/client.pid" 2>/dev/null)
-  # Long after the start another process may have its id.
-  if processes_of "$(cat "$dir/executable")" run | grep -qx "$client"; then wait_gone "$client" || kill -KILL "$client"; fi
+  # It removes its pod, which it may just be making. Long after the start another process may have its id.
+  if processes_of "$(cat "$dir/executable")" run | grep -qx "$client"; then
+    kill -TERM "$client" && wait_gone "$client" || kill -KILL "$client"
+  fi
+  trial_pods_end "$dir"
   # Processes are found by the folder in their command lines.
   end_processes "$(cat "$dir/executable")" "$dir/"
   grep -o " $dir/[^ ]*" /proc/self/mountinfo | sort -ru | while read -r path; do umount "$path" || umount -l "$path"; done

@@ -63,8 +63,9 @@ function readConfigFile(path: string, mayBeMissing: boolean): Uint8Array | undef
   }
 }
 
-function unreadable(error: unknown): CriError {
-  return new CriError("INVALID_ARGUMENT", `Cannot read the configuration: ${messageOf(error)}`);
+export function unreadable(error: unknown): CriError {
+  const message = `Cannot read the configuration: ${messageOf(error)}`;
+  return new CriError("INVALID_ARGUMENT", message, { cause: error });
 }
 
 /** Returns the keys of one file; what is wrong goes to problems. */

@@ -68,9 +68,13 @@ function isFile(descriptor: number): boolean {
   }
 }
 
+/** True after a line of which only the beginning was written. */
+let isTorn = false;
+
 function writeNow(text: string): void {
+  const bytes = new TextEncoder().encode(isTorn ? `\n${text}` : text);
   try {
-    writeSync(2, text);
+    isTorn = writeSync(2, bytes) < bytes.length;
   } catch {
     // The line is lost.
   }

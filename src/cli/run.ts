@@ -235,7 +235,7 @@ async function showUntilExit(
   const stopPolling = new AbortController();
   interrupts.onEach((count) => {
     if (count === 1) say("isulad-ts: stopping the container; interrupt again to kill it");
-    stopOnInterrupt(client, id, count).catch((error) => {
+    stopOnInterrupt(client, id, { count, givenUp: stopPolling.signal }).catch((error) => {
       say(`isulad-ts: cannot stop container ${id}: ${messageOf(error)}`);
       // Otherwise no interrupt could end this process while there is no daemon.
       if (codeOf(error) === "UNAVAILABLE") stopPolling.abort();
@@ -256,7 +256,11 @@ async function showUntilExit(
 }
 
 /** Waits at the first interrupt for a daemon that is restarting. count: of the interrupts so far. */
-async function stopOnInterrupt(client: Client, id: string, count: number): Promise<void> {
+async function stopOnInterrupt(
+  client: Client,
+  id: string,
+  { count, givenUp }: { count: number; givenUp: AbortSignal },
+): Promise<void> {
   const giveUpMs = performance.now() + (count === 1 ? restartMs : 0);
   for (;;) {
     try {
@@ -265,6 +269,7 @@ async function stopOnInterrupt(client: Client, id: string, count: number): Promi
       if (codeOf(error) !== "UNAVAILABLE" || performance.now() > giveUpMs) throw error;
     }
     await setTimeout(retryMs);
+    if (givenUp.aborted) return; // by a later interrupt
   }
 }
 

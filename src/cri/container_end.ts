@@ -39,7 +39,7 @@ export async function stopContainerProcess(
   if (container?.phase.phase === "running" && timeoutMs > 0) {
     const { pid } = container.phase;
     const ended = context.exits.wait(id, timeoutMs, signal);
-    const grace = AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]);
+    const grace = AbortSignal.timeout(timeoutMs); // also when this caller leaves: others share the signal
     const send = () => sendStopSignal(context, container, pid, grace);
     context.exits.signalOnce(id, send).catch((error: unknown) => {
       const fields = { container: id, timeoutMs, error: messageOf(error) };

@@ -69,6 +69,8 @@ export async function changeResources(
   { resources: given, pidsLimit, annotations }: Update,
   call: Call,
 ): Promise<{ before: OciResources; after: OciResources }> {
+  // Its removal may hold the lock until the plugin answers that asks for this update.
+  requireUpdatable(context.containers.get(id));
   using _ = await context.containers.lock(id, call.signal);
   const container = context.containers.get(id);
   requireUpdatable(container);

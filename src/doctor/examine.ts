@@ -1,6 +1,6 @@
 // Examines a node for what keeps its pods from running; each finding says how to mend it.
 import type { LoadedConfig } from "../base/config.ts";
-import { errnoOf, messageOf } from "../base/errors.ts";
+import { messageOf } from "../base/errors.ts";
 import {
   checkBridge,
   checkCgroupDriver,
@@ -11,7 +11,7 @@ import {
   checkOverlay,
 } from "./kernel.ts";
 import { checkCollector } from "./collector.ts";
-import type { Finding, Node } from "./node.ts";
+import { forbidden, type Finding, type Node } from "./node.ts";
 import {
   checkAddresses,
   checkDisk,
@@ -63,16 +63,6 @@ async function outcomeOf(node: Node, check: string, make: Check): Promise<Findin
       forbidden(node, check, error) ?? { check, state: "fail", detail: messageOf(error), mend },
     ];
   }
-}
-
-/** What an ordinary user may not read is no fault of the node. */
-function forbidden({ isRoot }: Node, check: string, error: unknown): Finding | undefined {
-  const isDenied = [error, error instanceof Error ? error.cause : undefined].some((one) =>
-    /^(EACCES|EPERM)$/.test(errnoOf(one) ?? ""),
-  );
-  if (isRoot || !isDenied) return undefined;
-  const mend = "run isulad-ts doctor as root: the check could not be made";
-  return { check, state: "warn", detail: messageOf(error), mend };
 }
 
 function checkConfig(

@@ -6,7 +6,7 @@ import { networkInterfaces } from "node:os";
 import { join } from "node:path";
 import process from "node:process";
 import { isInPath, programFolders } from "../base/config_host.ts";
-import { errnoOf } from "../base/errors.ts";
+import { errnoOf, messageOf } from "../base/errors.ts";
 import { run } from "../sys/run.ts";
 import { sendSpans } from "../trace/exporter.ts";
 import type { TraceSettings } from "../trace/trace_settings.ts";
@@ -120,4 +120,14 @@ export function textAt({ root }: Node, path: string): string | undefined {
 
 export function existsAt({ root }: Node, path: string): boolean {
   return statSync(join(root, path), { throwIfNoEntry: false }) !== undefined;
+}
+
+/** What an ordinary user may not read is no fault of the node. */
+export function forbidden({ isRoot }: Node, check: string, error: unknown): Finding | undefined {
+  const isDenied = [error, error instanceof Error ? error.cause : undefined].some((one) =>
+    /^(EACCES|EPERM)$/.test(errnoOf(one) ?? ""),
+  );
+  if (isRoot || !isDenied) return undefined;
+  const mend = "run isulad-ts doctor as root: the check could not be made";
+  return { check, state: "warn", detail: messageOf(error), mend };
 }

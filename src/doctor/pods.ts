@@ -11,7 +11,7 @@ import { findPlugin } from "../node/cni_exec.ts";
 import { missingPrograms } from "../node/programs.ts";
 import { proxyFor } from "../registry/proxy.ts";
 import { resolveEndpoints } from "../registry/resolve_endpoints.ts";
-import { existsAt, type Finding, type Node, type State } from "./node.ts";
+import { existsAt, type Finding, forbidden, type Node, type State } from "./node.ts";
 
 export function checkPrograms(node: Node, config: Config): Finding[] {
   const check = "programs";
@@ -101,9 +101,10 @@ function isBefore(version: number[], other: number[]): boolean {
   return index >= 0 && version[index]! < other[index]!;
 }
 
-export function checkNetwork({ root }: Node, { cniConfDir, cniBinDirs }: Config): Finding {
+export function checkNetwork({ root, isRoot }: Node, { cniConfDir, cniBinDirs }: Config): Finding {
   const check = "pod network";
   const { list, file = "", problem } = new ConfDir(join(root, cniConfDir)).current();
+  if (problem !== undefined && !isRoot) checkReadable(join(root, cniConfDir));
   if (list === undefined) {
     const absent = `no CNI network list in ${cniConfDir}`;
     const install =
@@ -121,6 +122,11 @@ export function checkNetwork({ root }: Node, { cniConfDir, cniBinDirs }: Config)
   }
   if (problem === undefined) return { check, state: "ok", detail: `${list.name} of ${file}` };
   return { check, state: "warn", detail: problem, mend: damaged };
+}
+
+/** @throws the system's error for a folder that this user may not read, or a file in it. */
+function checkReadable(folder: string): void {
+  for (const name of readdirSync(folder)) accessSync(join(folder, name), constants.R_OK);
 }
 
 const damaged = "correct or remove the file";
@@ -203,7 +209,13 @@ async function checkRegistry(node: Node, config: Config, folder: string): Promis
     }
     return { check, state: "fail", detail: failures.join("; "), mend: more };
   } catch (error) {
-    return { check, state: "fail", detail: messageOf(error), mend: "correct the file" };
+    const fault: Finding = {
+      check,
+      state: "fail",
+      detail: messageOf(error),
+      mend: "correct the file",
+    };
+    return forbidden(node, check, error) ?? fault;
   }
 }
 

@@ -294,8 +294,9 @@ export class ImageStore implements AsyncDisposable {
     const image = this.find(ref);
     if (image === undefined) return;
     await this.#registrar.remove(image.id, this.#closing.signal);
-    await this.#spared?.[Symbol.asyncDispose]();
-    this.#spared = undefined;
+    const spared = this.#spared;
+    this.#spared = undefined; // another removal may be here, too
+    await spared?.[Symbol.asyncDispose]();
     this.#options.log.info("image removed", { image: image.repoTags[0], id: image.id });
   }
 
@@ -350,9 +351,9 @@ export class ImageStore implements AsyncDisposable {
 
   /** Cancels running pulls; mounts stay. */
   async [Symbol.asyncDispose](): Promise<void> {
+    this.#layers.removals.end(); // cancelled pulls would wait for the removal of what they have made
     this.#closing.abort(new CriError("CANCELLED", "the daemon stops"));
     await this.#pulls.end(new CriError("CANCELLED", "the daemon stops"));
-    this.#layers.removals.end();
     await this.sync.end();
   }
 }

@@ -6,7 +6,7 @@ import { unitPath } from "./files.ts";
 import { isThere, leadsOutside, type Manifest } from "./manifest.ts";
 import { put, takeBack } from "./put.ts";
 import { service, systemctlSays } from "./service.ts";
-import { act, type Target } from "./target.ts";
+import { act, systemdRuns, type Target } from "./target.ts";
 
 const packagedUnitPath = `/usr/lib/systemd/system/${service}.service`;
 const linkPath = `/etc/systemd/system/multi-user.target.wants/${service}.service`;
@@ -18,7 +18,7 @@ const linkPath = `/etc/systemd/system/multi-user.target.wants/${service}.service
 export const markPath = "/usr/local/share/isulad-ts/enable";
 
 export async function isEnabled(target: Target): Promise<boolean> {
-  if (target.root !== "") return isThere(join(target.root, linkPath));
+  if (!systemdRuns(target)) return isThere(join(target.root, linkPath));
   return await systemctlSays(target, "is-enabled", service);
 }
 

@@ -95,8 +95,9 @@ export class LayerStore {
     }
     const left = scratch.map((name) => join(store.#scratch, name));
     const removal = store.removals.begin(async () => {
+      const orphans = store.#removeOrphanedTrees(o.mounted);
       await store.removals.remove(...left);
-      await store.#removeOrphanedTrees(o.mounted);
+      await orphans;
     });
     removal.catch(logFailure(o.log, "removing what interrupted pulls have left failed"));
     return store;
@@ -341,20 +342,21 @@ export class LayerStore {
 
   async #removeOrphanedTrees(mounted: ReadonlySet<string>): Promise<void> {
     const names = [...this.#orphanedTrees].filter((name) => !mounted.has(name.split(".", 1)[0]!));
+    const asides: string[] = [];
+    // All at once, so that no other call waits for the removal of these.
     for (const name of names) {
       const tree = join(this.trees, name);
       // Of its own: another removal may be at work on an earlier tree of that name.
       const aside = join(this.#scratch, `${name}.${randomBytes(8).toString("hex")}`);
       try {
-        // Renamed meanwhile, and the next call removes it, or another call has begun to.
-        if (this.removals.ended || !this.#orphanedTrees.has(name)) continue;
         renameSync(tree, aside);
         this.#orphanedTrees.delete(name);
-        await this.removals.remove(aside);
+        asides.push(aside);
       } catch (error) {
         this.removals.warn(tree, error);
       }
     }
+    await this.removals.remove(...asides);
   }
 
   /** @throws CriError FAILED_PRECONDITION for the record of a newer isulad-ts. */

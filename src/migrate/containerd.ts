@@ -207,6 +207,16 @@ const group: Rule = {
       : converted("group", String).apply(leaf, values),
 };
 
+/** Of the parts of the daemon NRI alone has a switch. */
+const disabledPlugins: Rule = {
+  to: "nri-support",
+  apply: ({ value }, values) => {
+    if (!(value as string[]).includes("io.containerd.nri.v1.nri")) return { why: partsHaveKeys };
+    values["nri-support"] = false;
+    return "nri-support";
+  },
+};
+
 /** A plugin of which no key has an equivalent. */
 function without(plugin: string, why: string): Rules {
   return { [`plugins/io.containerd.${plugin}/**`]: none(why) };
@@ -250,7 +260,7 @@ export const containerdRules: Rules = {
   state: none("state is isulad-ts's own folder"),
   temp: none("TMPDIR of the service's environment names it"),
   plugin_dir: none("no plugins are loaded into the daemon"),
-  disabled_plugins: none(partsHaveKeys),
+  disabled_plugins: disabledPlugins,
   required_plugins: none(partsHaveKeys),
   oom_score: same("oom-score"),
   imports: none("files of daemon.json.d are read after daemon.json"),

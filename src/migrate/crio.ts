@@ -60,10 +60,12 @@ const image: Rules = {
   signature_policy: none("image-verifier-dir has programs that accept or refuse images"),
 };
 
-/** Of CRI-O's pkg/config: the systemd driver, and CDI without a switch. */
+/** Of CRI-O's pkg/config and internal/config/nri: the systemd driver, CDI without a switch, and NRI. */
 export const crioDefaults: readonly Default[] = [
   { from: "crio.runtime.cgroup_manager", to: "systemd-cgroup", value: "auto" },
   { from: "crio.runtime.cdi_spec_dirs", to: "enable-cdi", value: true },
+  { from: "crio.nri.enable_nri", to: "nri-support", value: true },
+  { from: "crio.nri.nri_disable_connections", to: "disable-connections", value: false },
 ];
 
 function under(table: string, rules: Rules): Rules {
@@ -98,6 +100,7 @@ export const crioRules: Rules = {
   "crio/metrics/metrics_port": same("metrics-port"),
   "crio/metrics/enable_metrics": none("metrics-port enables metrics"),
   "crio/nri/enable_nri": same("nri-support"),
+  "crio/nri/nri_disable_connections": same("disable-connections"),
   "crio/nri/nri_listen": same("nri-socket-path"),
   "crio/nri/nri_plugin_dir": same("plugin-path"),
   "crio/nri/nri_plugin_config_dir": same("plugin-config-path"),

@@ -146,7 +146,8 @@ export function migrate(
     return typeof outcome === "string" ? { key, to: outcome } : { key, why: outcome.why };
   });
   for (const { from, to, value } of defaults) {
-    if (to in values) continue;
+    const isOff = to === "disable-connections" && values["nri-support"] === false;
+    if (to in values || isOff) continue;
     values[to] = value;
     report.push({ key: `${from} (its default)`, to });
   }

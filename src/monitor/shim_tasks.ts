@@ -24,7 +24,7 @@ import {
   writeShimFile,
   type ShimFile,
 } from "../shim/shim_file.ts";
-import { TaskClient } from "../shim/task_client.ts";
+import { isNoAnswer, TaskClient } from "../shim/task_client.ts";
 import { taskOptions } from "../shim/task_options.ts";
 import { executes, startTime } from "../sys/process.ts";
 import type { End } from "./init_process.ts";
@@ -305,10 +305,8 @@ export class ShimTasks {
         const fields = { container: followed.id, error: messageOf(error) };
         if (!followed.isRemoved)
           this.#log.warn("a shim does not wait for a container's end, asking again", fields);
-        if (isNoAnswer(error)) {
-          followed.client = undefined;
-          client[Symbol.dispose]();
-        } else if (!followed.isRemoved) {
+        if (isNoAnswer(error)) this.#disconnect(followed);
+        else if (!followed.isRemoved) {
           await sleep(retryMs, undefined, { ref: false }); // other calls go on on its connection
         }
         return this.#search(followed);
@@ -329,12 +327,19 @@ export class ShimTasks {
         return this.#ended(searched, { exitCode, known: true });
       } catch (error) {
         if (hasEnded(shim, error)) return this.#lost(searched, messageOf(error));
+        if (codeOf(error) === "UNAVAILABLE") this.#disconnect(searched);
         const fields = { container: id, error: messageOf(error) };
         if (attempt === 0) this.#log.error("a shim does not answer, retrying", fields);
       }
       await sleep(attempt === 0 ? firstRetryMs : retryMs, undefined, { ref: false });
     }
     this.#ended(searched, { exitCode: 137, known: true });
+  }
+
+  /** The next attempt opens another connection. */
+  #disconnect(task: Task): void {
+    task.client?.[Symbol.dispose]();
+    task.client = undefined;
   }
 
   /** clientOf() waits for it. */
@@ -390,11 +395,6 @@ export class ShimTasks {
     // gVisor's shim looks here for `grouping`, which it needs before it is given its options.
     if (configPath !== "") symlinkSync(configPath, join(folder, "config.toml"));
   }
-}
-
-/** True for a call that the shim did not answer; false for one that it refused. */
-function isNoAnswer(error: unknown): boolean {
-  return ["DEADLINE_EXCEEDED", "UNAVAILABLE"].includes(codeOf(error));
 }
 
 function nothing(): void {}

@@ -70,18 +70,19 @@ export function isUnknownCommand(error: unknown): boolean {
 
 /**
  * A DEL's error which says that what is to be removed does not exist, as plugins answer against the
- * specification, now and at each retry. go-cni passes over the same ones. A program that the plugin does not
- * find has removed nothing.
+ * specification, now and at each retry: "not found", or, without a namespace, the ENOENT of its empty path (go-cni
+ * passes over them, too). A plugin that finds no program, page or agent's socket has removed nothing.
  */
 export function isAlreadyGone(error: unknown, netnsPath: string): boolean {
   const cause = error instanceof CriError ? (error.cause as Partial<CniErrorCause>) : undefined;
   if (cause?.cniCode === undefined) return false;
   const text = messageOf(error);
-  if (text.includes("executable file not found")) return false;
-  return (
-    text.includes("not found") || (netnsPath === "" && text.includes("no such file or directory"))
-  );
+  if (/(executable file|command|page) not found/i.test(text)) return false;
+  return text.includes("not found") || (netnsPath === "" && ofEmptyPath.test(text));
 }
+
+/** `failed to Statfs "": no such file or directory`, `open : no such file or directory` */
+const ofEmptyPath = /(?:""|\b(?:open|stat|statfs)) ?: no such file or directory/i;
 
 async function tryPlugin(call: PluginCall, signal: AbortSignal): Promise<RunResult> {
   const sandbox = call.pod === undefined ? "" : ` of sandbox ${call.pod.containerId}`;

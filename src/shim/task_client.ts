@@ -154,3 +154,8 @@ export class TaskClient implements Disposable {
     this.#client[Symbol.dispose]();
   }
 }
+
+/** True for a call that the shim did not answer; false for one that it refused. */
+export function isNoAnswer(error: unknown): boolean {
+  return ["DEADLINE_EXCEEDED", "UNAVAILABLE"].includes(codeOf(error));
+}

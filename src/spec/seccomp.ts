@@ -10,14 +10,19 @@ const EPERM = 1;
 /** Flags of clone(2) that make a namespace: NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. */
 const cloneNewNamespaces = 0x7e020000n;
 /**
- * Allows all address families but 38 and 40. AF_VSOCK reaches the hypervisor; AF_ALG's flaws (CVE-2026-31431)
- * write to files that containers share. One condition a rule: runc makes several on the same argument
- * alternatives, so that "not 38, not 40" would allow both.
+ * Allows the address families 0 to 47 but 38 and 40: mask, and the value of the bits under it. AF_VSOCK reaches the
+ * hypervisor; AF_ALG's flaws (CVE-2026-31431) write to files that containers share. One condition a rule: runc makes
+ * several on the same argument alternatives. Masks of 32 bits: a filter compares 64 bits of a register, and the
+ * kernel takes the lower 32 for the family, so that 38 + 2**32 is AF_ALG, too.
  */
-const socketFamilies = [
-  { value: 38n, op: "SCMP_CMP_LT" },
-  { value: 39n, op: "SCMP_CMP_EQ" },
-  { value: 40n, op: "SCMP_CMP_GT" },
+const socketFamilies: readonly [mask: bigint, value: bigint][] = [
+  [0xffffffe0n, 0n],
+  [0xfffffffcn, 32n],
+  [0xfffffffen, 36n],
+  [0xffffffffn, 39n],
+  [0xffffffffn, 41n],
+  [0xfffffffen, 42n],
+  [0xfffffffcn, 44n],
 ];
 /** personality(2): Linux, 32-bit uname, their UNAME26 variants, and the query 0xffffffff. */
 const personalities = [0x0n, 0x0008n, 0x20000n, 0x20008n, 0xffffffffn];
@@ -122,7 +127,9 @@ export function defaultSeccomp(bounding: string[], arch: string): OciSeccomp {
     ...personalities.map((value) => rule("personality", { index: 0, value, op: "SCMP_CMP_EQ" })),
     // ptrace cannot bypass the filter since Linux 4.8: seccomp runs after it.
     { names: ["ptrace", "process_vm_readv", "process_vm_writev"], action: allow },
-    ...socketFamilies.map((families) => rule("socket", { index: 0, ...families })),
+    ...socketFamilies.map(([value, valueTwo]) =>
+      rule("socket", { index: 0, value, valueTwo, op: "SCMP_CMP_MASKED_EQ" }),
+    ),
   ];
   if (!bounding.includes("CAP_SYS_ADMIN")) {
     const masked = { value: cloneNewNamespaces, valueTwo: 0n, op: "SCMP_CMP_MASKED_EQ" };

@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { LogWorkers } from "../../src/monitor/log_workers.ts";
 import { Descriptor } from "../../src/sys/descriptor.ts";
+import { MountTable } from "../../src/sys/mount_table.ts";
 import { mkfifo } from "../../src/sys/path.ts";
 import { mountTmpfs } from "../host.ts";
 import { failure, until } from "../expect.ts";
@@ -31,7 +32,9 @@ async function write(workers: LogWorkers, folder: string, id: string): Promise<s
 test("a file system can be unmounted after its last log, and its thread has gone", async () => {
   const folder = mkdtempSync(join(tmpdir(), "isulad-threads-"));
   mountTmpfs(join(folder, "disk"));
-  const workers = new LogWorkers((error) => failures.push(error), { lingerMs: 50 });
+  const mounts = new MountTable();
+  expect(mounts.entries).not.toEqual([]); // it keeps a descriptor from here on
+  const workers = new LogWorkers((error) => failures.push(error), { lingerMs: 50, mounts });
   try {
     const before = descriptors();
     for (const id of ["one", "two"]) {

@@ -199,6 +199,7 @@ const crio: Case[] = [
   ["crio/network/plugin_dirs", ["/b"], { "cni-bin-dir": ["/b"] }],
   ["crio/metrics/metrics_port", 9537, { "metrics-port": 9537 }],
   ["crio/nri/enable_nri", true, { "nri-support": true }],
+  ["crio/nri/nri_disable_connections", true, { "disable-connections": true }],
   ["crio/nri/nri_listen", "/n.sock", { "nri-socket-path": "/n.sock" }],
   ["crio/nri/nri_plugin_dir", "/p", { "plugin-path": "/p" }],
   ["crio/nri/nri_plugin_config_dir", "/p", { "plugin-config-path": "/p" }],
@@ -387,7 +388,8 @@ test("certificate and key of the stream server go together", () => {
 test("each rule with an equivalent has a case above", () => {
   const plugin = /^plugins\/io\.containerd\.(server\.v1\.|(cri|grpc)\.v1\.[a-z]+\/)/;
   const tried = [...containerd, ...crio].map(([path]) => path.replace(plugin, ""));
-  const elsewhere = /tls_(cert|key)|^stream_processors|runtimes\/\*\/options\/\*/;
+  const elsewhere =
+    /tls_(cert|key)|^disabled_plugins$|^stream_processors|runtimes\/\*\/options\/\*/;
   const rules = Object.entries({ ...containerdRules, ...crioRules });
   const untried = rules
     .filter(([path, { to }]) => to !== undefined && !elsewhere.test(path))

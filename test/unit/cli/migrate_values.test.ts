@@ -23,7 +23,15 @@ test("names a value without an equivalent as the source has it", () => {
 test.each([
   ["version = 2", {}],
   ["version = 3", { "enable-cdi": true, "nri-support": true, "disable-connections": false }],
-  ["[crio]", { "systemd-cgroup": "auto", "enable-cdi": true }],
+  [
+    "[crio]",
+    {
+      "systemd-cgroup": "auto",
+      "enable-cdi": true,
+      "nri-support": true,
+      "disable-connections": false,
+    },
+  ],
 ])("what is the source's default and not daemon.json's is set for %s", (source, expected) => {
   const { values, report } = migrated(source, "FILE");
   expect(values).toEqual(expected);
@@ -39,3 +47,11 @@ test.each(["registry.k8s.io/pause:3.10", "k8s.gcr.io/pause@sha256:aa"])(
     expect(migrated(source, "FILE").values).not.toHaveProperty("pod-sandbox-image");
   },
 );
+
+test("NRI that the source has disabled stays disabled", () => {
+  const source = 'version = 3\ndisabled_plugins = ["io.containerd.nri.v1.nri"]';
+  expect(migrated(source, "FILE").values).toEqual({ "enable-cdi": true, "nri-support": false });
+  const { values } = migrated("[crio.nri]\nenable_nri = false", "FILE");
+  expect(values).toMatchObject({ "nri-support": false });
+  expect(values).not.toHaveProperty("disable-connections");
+});

@@ -4,6 +4,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { loadConfig } from "../../../src/base/config.ts";
+import { unreadable } from "../../../src/base/config_files.ts";
 import { examine } from "../../../src/doctor/examine.ts";
 import { thisNode } from "../../../src/doctor/node.ts";
 
@@ -32,7 +33,7 @@ test("what an ordinary user may not read is a warning that asks for root, what r
 
 test("a configuration that an ordinary user may not read is a warning, too", async () => {
   const load = () => {
-    throw new Error("cannot read daemon.json", { cause: denied });
+    throw unreadable(denied);
   };
   const stateFor = async (isRoot: boolean) =>
     (await examine({ ...thisNode(), isRoot }, load))[0]?.state;

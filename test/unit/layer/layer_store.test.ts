@@ -78,6 +78,7 @@ test("a removal that the end of the daemon cuts off goes on at the next start", 
 });
 
 test("the end of an operation that evicts nothing waits for no removal; the removal of an image waits for all", async () => {
+  for (const name of ["one", "two"]) mkdirSync(join(root, "l", name), { recursive: true });
   const store = await open();
   await addLayer(store);
   const gc = collectorOf(store);

@@ -147,6 +147,16 @@ CNI_PATH=${dir}/bin
       '{"code":100,"msg":"exec: iptables: executable file not found in $PATH"}',
       false,
     ],
+    [
+      "the namespace's empty path",
+      '{"code":100,"msg":"failed to Statfs \\"\\": no such file or directory"}',
+      true,
+    ],
+    [
+      "an agent that is not up",
+      '{"code":100,"msg":"dial unix /run/x.sock: connect: no such file or directory"}',
+      false,
+    ],
     ["not found, but by no plugin", "sh: foo: not found", false],
     ["another error", '{"code":100,"msg":"busy"}', false],
   ])(

@@ -5,7 +5,6 @@ import { stringify } from "smol-toml";
 import { migrated, reportText } from "../../../src/cli/config_migrate.ts";
 import { containerdRules } from "../../../src/migrate/containerd.ts";
 import { crioRules } from "../../../src/migrate/crio.ts";
-import { leavesOf } from "../../../src/migrate/rules.ts";
 import { load, useConfigFolder } from "../base/config_file.ts";
 import { codeAndMessage } from "../../spec/inputs.ts";
 
@@ -359,15 +358,6 @@ args = ['--decryption-keys-path', '/keys']
     expect(message).toStartWith("INVALID_ARGUMENT: FILE: ");
     expect(message).toContain(why);
   });
-});
-
-test("leavesOf() finds each value and each empty table", () => {
-  const found = leavesOf({ a: { b: 1n, c: {} }, d: [1] });
-  expect(found.map(({ path, value }) => [path.join("."), value])).toEqual([
-    ["a.b", 1],
-    ["a.c", {}],
-    ["d", [1]],
-  ]);
 });
 
 test("certificate and key of the stream server go together", () => {

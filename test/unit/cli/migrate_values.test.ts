@@ -1,6 +1,7 @@
 // Tests single values of a configuration that is converted.
 import { expect, test } from "bun:test";
 import { migrated } from "../../../src/cli/config_migrate.ts";
+import { leavesOf } from "../../../src/migrate/rules.ts";
 import { load, useConfigFolder } from "../base/config_file.ts";
 
 useConfigFolder();
@@ -54,4 +55,13 @@ test("NRI that the source has disabled stays disabled", () => {
   const { values } = migrated("[crio.nri]\nenable_nri = false", "FILE");
   expect(values).toMatchObject({ "nri-support": false });
   expect(values).not.toHaveProperty("disable-connections");
+});
+
+test("leavesOf() finds each value and each empty table", () => {
+  const found = leavesOf({ a: { b: 1n, c: {} }, d: [1] });
+  expect(found.map(({ path, value }) => [path.join("."), value])).toEqual([
+    ["a.b", 1],
+    ["a.c", {}],
+    ["d", [1]],
+  ]);
 });

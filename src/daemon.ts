@@ -320,7 +320,12 @@ function reapOrphans(context: Context): Disposable {
       context.containers.list().map(({ phase }) => (phase.phase === "running" ? phase.pid : 0)),
     );
     for (const { pause } of context.sandboxes.list()) inits.add(pause?.pid ?? 0);
-    orphans.reap((pid) => inits.has(pid));
+    try {
+      orphans.reap((pid) => inits.has(pid));
+    } catch (error) {
+      // Without a free descriptor, for example; the next scan follows in a second.
+      context.log.debug("looking for orphaned processes failed", { error: messageOf(error) });
+    }
   }, orphanScanMs);
   return { [Symbol.dispose]: () => clearInterval(timer) };
 }

@@ -107,6 +107,7 @@ async function filled(line: string): Promise<string[]> {
     "POD-FILE": join(folder, "pod.json"),
     "daemon.json": daemon.configFile,
     "/etc/isulad/daemon.json": daemon.configFile,
+    "10-migrated.json": daemon.configFile,
     "/etc/containerd/config.toml": join(folder, "config.toml"),
     "unix:///run/isulad.sock": `unix://${daemon.socket}`,
     BYTES: String(64 << 20),

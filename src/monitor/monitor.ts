@@ -97,7 +97,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
   log.info("monitor ready", { pid: process.pid, containers: containers.running.length });
   using _ = returnMemory(() => ({ count: activity, goesOn: false }));
   const orphans = new Orphans();
-  await untilIdle(signalled, () => {
+  const look = () => {
     containers.check();
     runtimes.execs.check();
     containers.retry();
@@ -105,6 +105,8 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
     keepLock(parts, log).catch(logFailure(log, "keeping the state folder failed, retrying"));
     const known = new Set([...containers.pids, ...runtimes.execs.pids]);
     orphans.reap((pid) => known.has(pid), spawner.startingSince);
+  };
+  await untilIdle(signalled, { look, log }, () => {
     if (containers.running.length > 0 || containers.exits.hasUnwritten || spawner.busy)
       return "busy";
     return connections.size > 0 ? "connected" : "idle";
@@ -135,10 +137,21 @@ function endingSignals(): EventEmitter {
   return signalled;
 }
 
+/** look: called at intervals; it may throw without a free descriptor, and an end of this process would help nobody. */
 function untilIdle(
   signalled: EventEmitter,
+  { look, log }: { look: () => void; log: Log },
   state: () => "busy" | "connected" | "idle",
 ): Promise<void> {
+  const stateNow = () => {
+    try {
+      look();
+      return state();
+    } catch (error) {
+      log.warn("a look at the containers failed, retrying", { error: messageOf(error) });
+      return "busy";
+    }
+  };
   return new Promise((resolve) => {
     let idle = 0;
     const end = () => {
@@ -146,11 +159,11 @@ function untilIdle(
       resolve();
     };
     const timer = setInterval(() => {
-      idle = state() === "idle" ? idle + orphanScanMs : 0;
+      idle = stateNow() === "idle" ? idle + orphanScanMs : 0;
       if (idle >= idleMs) end();
     }, orphanScanMs);
     signalled.on("end", () => {
-      if (state() !== "busy") end();
+      if (stateNow() !== "busy") end();
     });
   });
 }

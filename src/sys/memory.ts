@@ -27,9 +27,13 @@ export function collectGarbage(): void {
 /** count: pieces of work begun so far; goesOn: some has not ended. */
 export type Work = { count: number; goesOn: boolean };
 
-/** This process's memory that no file backs, in KiB. */
+/** This process's memory that no file backs, in KiB; 0 where no descriptor is free to read it. */
 function anonymousKib(): number {
-  return kernelFigure(readKernelFile("/proc/self/status"), "RssAnon") ?? 0;
+  try {
+    return kernelFigure(readKernelFile("/proc/self/status"), "RssAnon") ?? 0;
+  } catch {
+    return 0;
+  }
 }
 
 /**

@@ -9,8 +9,8 @@ let daemon: Daemon;
 beforeAll(async () => (daemon = await startDaemon()));
 afterAll(() => daemon[Symbol.asyncDispose]());
 
-function limitDescriptors(count: number): void {
-  const done = spawnSync("prlimit", ["--pid", String(daemon.pid), `--nofile=${count}:4096`]);
+function limitDescriptors(count: number, pid = daemon.pid): void {
+  const done = spawnSync("prlimit", ["--pid", String(pid), `--nofile=${count}:4096`]);
   expect(done.stderr.toString()).toBe("");
 }
 
@@ -32,3 +32,17 @@ test("a pod that cannot be made is RESOURCE_EXHAUSTED and leaves nothing; what r
   await daemon.removePod(await daemon.runPod(daemon.podConfig()));
   await daemon.removePod(podId);
 }, 180_000);
+
+test("a monitor without a free descriptor goes on, and so do its containers", async () => {
+  const pod = daemon.podConfig();
+  const podId = await daemon.runPod(pod);
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  const monitors = daemon.monitors();
+  const [monitor = -1] = monitors;
+  limitDescriptors(readdirSync(`/proc/${monitor}/fd`).length, monitor);
+  await Bun.sleep(3_000); // it looks each second
+  limitDescriptors(4096, monitor);
+  expect(daemon.monitors()).toEqual(monitors);
+  expect((await daemon.exec(id, "echo fine")).stdout).toBe("fine\n");
+  await daemon.removePod(podId);
+});

@@ -5,7 +5,7 @@ import { createConnection } from "node:net";
 import { networkInterfaces } from "node:os";
 import { join } from "node:path";
 import process from "node:process";
-import { isInPath, programFolders } from "../base/config_host.ts";
+import { isInPath, systemFolders } from "../base/config_host.ts";
 import { errnoOf, messageOf } from "../base/errors.ts";
 import { run } from "../sys/run.ts";
 import { sendSpans } from "../trace/exporter.ts";
@@ -57,15 +57,13 @@ const programMs = 15_000;
 const programBytesMax = 1 << 20;
 const dialMs = 3_000;
 
-const serviceFolders = [...programFolders, "/sbin", "/bin"];
-
 export function thisNode(): Node {
   return {
     root: "",
     nowMs: Date.now(),
     isRoot: process.getuid?.() === 0,
     // The PATH of an ordinary user has no sbin folder, that of the daemon has.
-    isInstalled: (name) => isInPath(name, [process.env["PATH"] ?? "", ...serviceFolders].join(":")),
+    isInstalled: (name) => isInPath(name, [process.env["PATH"] ?? "", ...systemFolders].join(":")),
     output,
     disk,
     addresses,

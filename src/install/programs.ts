@@ -2,14 +2,12 @@
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { programFolders } from "../base/config_host.ts";
+import { systemFolders } from "../base/config_host.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { InstalledFile } from "./files.ts";
 import type { Manifest } from "./manifest.ts";
 import { act, type Target } from "./target.ts";
 
-/** Debian's iptables and iproute2 are in /sbin. */
-const folders = [...programFolders, "/sbin", "/bin"];
 const cniFolders = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
 /** The plugins of the list that is installed, and loopback, which every pod needs. */
 const cniPlugins = ["bridge", "host-local", "loopback", "portmap"];
@@ -50,7 +48,9 @@ function program(name: string, apt: string, dnf: string): Need {
 }
 
 function finds(target: Target, names: string[]): boolean {
-  return names.some((name) => folders.some((folder) => isProgram(target, `${folder}/${name}`)));
+  return names.some((name) =>
+    systemFolders.some((folder) => isProgram(target, `${folder}/${name}`)),
+  );
 }
 
 /** The OCI runtime of daemon.json: crun only where runc is missing. */

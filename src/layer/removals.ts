@@ -31,10 +31,6 @@ export class Removals {
     this.#ended = true;
   }
 
-  get ended(): boolean {
-    return this.#ended;
-  }
-
   /** A path that cannot be removed is logged. */
   async remove(...paths: readonly string[]): Promise<void> {
     for (const path of paths) {

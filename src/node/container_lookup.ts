@@ -4,8 +4,11 @@ import { readTextBounded } from "../sys/file.ts";
 import { mountOf, readMountTable, type MountEntry } from "../sys/mount_table.ts";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
 import type { ResolvedInputs, MountSource } from "../spec/spec_inputs.ts";
-import { namesApparmorProfile, seccompProfileFile } from "../spec/security.ts";
-import { wantsDefaultApparmor } from "../spec/security.ts";
+import {
+  namesApparmorProfile,
+  seccompProfileFile,
+  wantsDefaultApparmor,
+} from "../spec/security.ts";
 import { loadedProfiles, reloadUnloaded } from "./apparmor.ts";
 import { hostDevices, lookupDevice } from "./devices.ts";
 import { mountSource } from "./mount_source.ts";

@@ -106,7 +106,7 @@ async function short({ calls, pod }: Stage, { index, draw }: Item, tty: boolean)
   const command = `${pause()} seq 1 ${lines}; ${close} ${pause()} exit ${exitCode}`;
   const key = `${tty ? "terminal" : "short"}-${index}`;
   await wholeLife(calls, { key, pod, command, config: { tty } }, exitCode, {
-    stdout: tty ? numbers(1, lines).replaceAll("\n", "\r\n") : numbers(1, lines),
+    stdout: numbers(1, lines),
     stderr: "",
   });
 }

@@ -9,13 +9,15 @@ import { sandboxInfo } from "./spec_inputs.ts";
 
 export function pluginPod(context: Context, sandbox: Sandbox): PodSnapshot {
   const { id, config, runtimeHandler, networkSettings, pause, cgroup, torndown } = sandbox;
-  const { net: network, ...others } = sandboxInfo(context, sandbox).namespaces;
+  // A stopped pod has none any more, though the files of some are still there.
+  const { net: network, ...others } = torndown ? {} : sandboxInfo(context, sandbox).namespaces;
   return {
     id,
     config,
     runtimeHandler,
     pid: pause?.pid ?? 0,
-    ips: torndown ? [] : networkSettings.IPs,
+    // Those of a stopped pod too: by them plugins find what to remove.
+    ips: networkSettings.IPs,
     namespaces: Object.entries({ network, ...others }).flatMap(([type, path]) =>
       path === undefined ? [] : [{ type: type as OciNamespace["type"], path }],
     ),
@@ -35,7 +37,12 @@ const states = {
 
 export function pluginContainer(container: Container, spec: OciSpec): ContainerSnapshot {
   const { id, sandboxId, image, phase, updateAnnotations, classes } = container;
-  const annotations = { ...container.config.annotations, ...updateAnnotations };
+  // The specification's are what the runtime gets: those that name the image and the pod, and those of plugins.
+  const annotations = {
+    ...container.config.annotations,
+    ...spec.annotations,
+    ...updateAnnotations,
+  };
   const config = { ...container.config, annotations };
   const ended = phase.phase === "exited" ? phase : undefined;
   const startedAtNs = "startedAtNs" in phase ? phase.startedAtNs : "0";

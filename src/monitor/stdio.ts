@@ -207,8 +207,8 @@ function openTerminal(request: StartRequest, workers: LogWorkers, folder: string
   return stdio;
 }
 
-function logOf({ id, logPath: path, logLineBytes: lineBytes }: StartRequest) {
-  return { id, path, lineBytes };
+function logOf({ id, logPath: path, logLineBytes: lineBytes, terminal }: StartRequest) {
+  return { id, path, lineBytes, hasReturns: terminal };
 }
 
 async function startLog(

@@ -25,6 +25,7 @@ import {
   LogOutput,
   rest,
   usualLineBytes,
+  type LineFormat,
   type Stream,
   type Turn,
 } from "./log_lines.ts";
@@ -36,13 +37,13 @@ type Source = {
   take: (bytes: number) => void;
   isFull: () => boolean;
 };
-/** A terminal has one stream, stdout. lineBytes: the log's limit of a line. */
-export type LogStreams = {
-  stdout?: Released;
-  stderr?: Released;
-  terminal: boolean;
-  lineBytes?: number | undefined;
-};
+/** A terminal has one stream, stdout. */
+export type LogStreams = { stdout?: Released; stderr?: Released; terminal: boolean };
+/**
+ * lineBytes: the log's limit of a line. hasReturns: a terminal, perhaps one that a shim holds, has made each "\n" into
+ * "\r\n" (termios(3), ONLCR).
+ */
+export type LogFormat = { lineBytes?: number | undefined; hasReturns: boolean };
 /** part: bytes of the start of a line that the last turn has left in the stream. */
 type LogInput = Input & {
   stream: Stream;
@@ -113,16 +114,17 @@ function terminalSource(terminal: Descriptor): Source {
 export class ContainerLog {
   readonly #path: string;
   readonly #terminal: boolean;
-  readonly #lineBytes: number;
+  readonly #format: Omit<LineFormat, "stream">;
   readonly inputs: readonly LogInput[];
   #file: Target = "not open";
   #blocked = false;
 
   /** resumed: an earlier monitor wrote this log, perhaps half a line at its end. */
-  constructor(path: string, streams: LogStreams, resumed: boolean) {
+  constructor(path: string, streams: LogStreams & LogFormat, resumed: boolean) {
     this.#path = path;
     this.#terminal = streams.terminal;
-    this.#lineBytes = streams.lineBytes ?? usualLineBytes;
+    const { lineBytes = usualLineBytes, hasReturns } = streams;
+    this.#format = { lineBytes, hasReturns };
     this.inputs = (["stdout", "stderr"] as const).flatMap((stream) =>
       streams[stream] === undefined ? [] : [this.#input(stream, Descriptor.adopt(streams[stream]))],
     );
@@ -196,7 +198,7 @@ export class ContainerLog {
   }
 
   #cut(stream: Stream, data: Buffer): number {
-    return cut({ stream, lineBytes: this.#lineBytes }, data, output);
+    return cut({ stream, ...this.#format }, data, output);
   }
 
   /** Writes the rest as a partial line: readers add no newline to it. False when the disk refuses. */

@@ -9,6 +9,7 @@ import { nowMs } from "../base/clock.ts";
 export const usualLineBytes = 16_384;
 export const lineBytesMax = 65_536;
 const newline = 10;
+const carriageReturn = 13;
 
 /** "2026-11-21T14:20:00.123456000Z" */
 export function timestamp(): string {
@@ -25,12 +26,15 @@ export type Stream = "stdout" | "stderr";
  */
 export type Turn = "more" | "some" | "part" | "empty" | "end";
 
+/** hasReturns: lines end with "\r\n"; the log has neither. */
+export type LineFormat = { stream: Stream; lineBytes: number; hasReturns: boolean };
+
 /**
  * Formats the complete lines at the start of data into out; returns their bytes. The rest is an incomplete
  * line of at most lineBytes.
  */
 export function cut(
-  { stream, lineBytes }: { stream: Stream; lineBytes: number },
+  { stream, lineBytes, hasReturns }: LineFormat,
   data: Buffer,
   out: LogOutput,
 ): number {
@@ -44,7 +48,8 @@ export function cut(
       start += lineBytes;
     }
     if (at === -1) return start;
-    out.line(prefix, "F", data, start, at);
+    const hasReturn = hasReturns && at > start && data[at - 1] === carriageReturn;
+    out.line(prefix, "F", data, start, hasReturn ? at - 1 : at);
     start = at + 1;
   }
 }

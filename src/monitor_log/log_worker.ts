@@ -10,11 +10,12 @@ import { Descriptor, drainEventfd, type Released } from "../sys/descriptor.ts";
 import { EPOLLET, EPOLLOUT, EPOLLPRI } from "../sys/epoll.ts";
 import { collectGarbage } from "../sys/memory.ts";
 import { Capture } from "./capture.ts";
-import { closeCopy, ContainerLog, type LogStreams } from "./container_log.ts";
+import { closeCopy, ContainerLog, type LogFormat, type LogStreams } from "./container_log.ts";
 import { Inputs, type Input } from "./inputs.ts";
 import { Sink } from "./tap.ts";
 
-export type LogRequest = { op: "log"; id: string; path: string; resumed: boolean } & LogStreams;
+export type LogRequest = { op: "log"; id: string; path: string; resumed: boolean } & LogStreams &
+  LogFormat;
 /**
  * `end`: the container has exited. `collect`: the exec has exited. Where a shim copies the output (isCopied),
  * both wait until it has closed the streams. `pause`: stops reading until `continue`, after writing what only

@@ -22,6 +22,8 @@ const cdiName = /^[A-Za-z][\w.-]*\/[A-Za-z][\w.-]*=[A-Za-z0-9][\w.:-]*$/;
 const sysctlName = /^[A-Za-z0-9_][\w*@%-]*([./][A-Za-z0-9_][\w*@%-]*)*$/;
 /** Name of a resctrl group; "" removes a container's class. */
 const rdtName = /^(?!\.\.?$|info$|mon_groups$|mon_data$)[^/\s]{0,255}$/;
+/** resctrl's root group (runtime-spec, config-linux.md, intelRdt). */
+const rdtRoot = "/";
 const unifiedName = /^[a-z0-9_]+(\.[A-Za-z0-9_]+)+$/;
 
 /** @throws CriError INVALID_ARGUMENT naming the field and its value. */
@@ -112,7 +114,9 @@ function checkLinux(linux: LinuxContainerAdjustment): void {
     }
   }
   const clos = linux.rdt?.clos_id?.value ?? "";
-  if (!rdtName.test(clos)) throw wrong("rdt.clos_id", clos, "not a class name");
+  if (clos !== rdtRoot && !rdtName.test(clos)) {
+    throw wrong("rdt.clos_id", clos, "not a class name");
+  }
   for (const text of linux.rdt?.schemata?.value ?? []) checkText("rdt.schemata", text);
   const policy: number = linux.scheduler?.policy ?? 0;
   if (policy < 0 || policy > 7) throw wrong("scheduler.policy", policy, "outside 0–7");

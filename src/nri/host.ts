@@ -14,7 +14,6 @@ import type {
   PodSandbox as NriPod,
 } from "../proto/nri_types.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
-import { NoAnswer } from "../sys/ttrpc_calls.ts";
 import { UpdateApplier, type NriBackend } from "./apply_updates.ts";
 import { checkAdjustment, checkUpdate } from "./check_answers.ts";
 import {
@@ -322,11 +321,14 @@ function creationMessage(pod: NriPod, creation: AdjustmentMerge): EventMessage {
   );
 }
 
-/** Turns a validation error into NoAnswer, which closes the plugin like an undecodable answer. */
+/**
+ * Validates an answer. @throws CriError FAILED_PRECONDITION, which fails the request and keeps the plugin in service:
+ * plugins copy annotations of pods into their answers, and no pod may disconnect a plugin that others need.
+ */
 function checked(check: () => void): void {
   try {
     check();
   } catch (cause) {
-    throw new NoAnswer("UNAVAILABLE", `invalid answer: ${messageOf(cause)}`, { cause });
+    throw new CriError("FAILED_PRECONDITION", `invalid answer: ${messageOf(cause)}`, { cause });
   }
 }

@@ -198,9 +198,9 @@ export class PluginSet implements AsyncDisposable {
   }
 
   /**
-   * Throws a plugin's own error, which fails the request. A missing or invalid answer fails it only if the
-   * plugin is required or its policy has fail_request; it also closes the plugin, except a timeout under
-   * keep_connected.
+   * Throws a plugin's own error, or that of an answer with an invalid value, either of which fails the request. A
+   * missing or undecodable answer fails it only if the plugin is required or its policy has fail_request; it also
+   * closes the plugin, except a timeout under keep_connected.
    */
   #failed(plugin: Plugin, event: EventName, error: unknown): void {
     const what = `NRI plugin ${plugin.id} failed ${event}: ${messageOf(error)}`;

@@ -150,7 +150,7 @@ describe("records that are lost with their monitor", () => {
     await expectWhole(id);
     const end = await daemon.exited(terminal);
     expect(end.exitCode).toBe(8);
-    const log = readFileSync(end.status.log_path!, "utf8").replaceAll("\r", "");
+    const log = readFileSync(end.status.log_path!, "utf8");
     expect(logText(log)).toBe("1\n2\n3\n4\n5\n6\n/dev/pts/0\n");
     await daemon.removePod(sharedId);
   });

@@ -162,7 +162,7 @@ describe("a monitor that is killed", () => {
     await daemon.exec(id, "touch /go");
     const { exitCode, status } = await daemon.exited(id);
     expect(exitCode).toBe(keepsExits ? 7 : 255); // init's child since the daemon was killed
-    const log = readFileSync(status.log_path!, "utf8").replaceAll("\r", "");
+    const log = readFileSync(status.log_path!, "utf8");
     const lines = logText(log)
       .split("\n")
       .filter((line) => line !== "waits");

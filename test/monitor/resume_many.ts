@@ -98,7 +98,12 @@ async function work(): Promise<Work> {
   const atInterval = looks();
   mount("tmpfs", folder, "tmpfs", 0);
   const logs = workers.threads.length;
-  workers.resume({ id: "late", path: join(folder, "late.log"), terminal: false });
+  workers.resume({
+    id: "late",
+    path: join(folder, "late.log"),
+    terminal: false,
+    hasReturns: false,
+  });
   const { major, minor } = deviceNumbers(statSync(folder, { bigint: true }).dev);
   unmount(folder, MNT_DETACH);
   return {

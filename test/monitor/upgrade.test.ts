@@ -77,7 +77,7 @@ describe("an upgrade of the monitor", () => {
     expect(lines[count - 1]).toBe(String(count));
     const last = await daemon.exited(terminal);
     expect(last.exitCode).toBe(0);
-    const text = logText(readFileSync(last.status.log_path!, "utf8").replaceAll("\r", ""));
+    const text = logText(readFileSync(last.status.log_path!, "utf8"));
     expect(text).toBe("1\n2\n3\n4\n5\n6\n7\n8\n");
     await daemon.removePod(podId);
   });

@@ -50,7 +50,7 @@ class Fixture implements Disposable {
   }
 
   streams() {
-    return { stdout: this.stdout.duplicate().release(), terminal: false };
+    return { stdout: this.stdout.duplicate().release(), terminal: false, hasReturns: false };
   }
 
   turn(): Turn {

@@ -42,7 +42,7 @@ function fifo() {
 async function startLog(id: string) {
   const { keeper, shim, reader } = fifo();
   const path = join(dir, `${id}.log`);
-  await workers.log({ id, path, stdout: reader, terminal: false });
+  await workers.log({ id, path, stdout: reader, terminal: false, hasReturns: false });
   const text = () => readFileSync(path, "utf8").replaceAll(/^\S+ stdout /gm, "");
   return { keeper, shim, text };
 }

@@ -21,7 +21,7 @@ async function write(workers: LogWorkers, folder: string, id: string): Promise<s
   mkfifo(fifo, 0o600);
   using container = Descriptor.open(fifo, constants.O_RDWR);
   const stdout = Descriptor.open(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
-  await workers.log({ id, path, stdout: stdout.release(), terminal: false });
+  await workers.log({ id, path, stdout: stdout.release(), terminal: false, hasReturns: false });
   await Bun.write(Bun.file(container.fd), "a line\n");
   await workers.reopen(id);
   expect(await workers.end(id)).toBe(0);

@@ -77,6 +77,12 @@ test.each<[StubVersion]>([["v061"], ["v0125"]])(
     await plugins.adjusting([["10", version, { adjust }]], async (name) => {
       const id = await start(name);
       expect(spec(id).annotations["mine"]).toBe("yes");
+      const seen = plugins.lines(`10-${name}`).filter(({ container }) => container?.id === id);
+      const annotations = (event: string) =>
+        seen.find((line) => line.event === event)?.container?.annotations;
+      const cri = { "io.kubernetes.cri.container-name": name };
+      expect(annotations("CreateContainer")).toMatchObject(cri);
+      expect(annotations("PostCreateContainer")).toMatchObject({ ...cri, mine: "yes" });
       expect(spec(id).mounts.map(({ destination }) => destination)).not.toContain("/dev/mqueue");
       expect(await inside(id, "cat /mine")).toBe("from the plugin");
       expect(await inside(id, "echo $MINE")).toBe("a=b");
@@ -355,11 +361,23 @@ test("a block I/O class is set, and reported back", async () => {
   });
 });
 
-test.each([
-  ["blockioClass", "blockio_class slow: "],
-  ["rdtClass", "rdt_class slow: this node has no resctrl file system"],
-])("a %s that this node has not is refused, and the plugin stays", async (field, why) => {
-  const adjust = { linux: { resources: { [field]: { value: "slow" } } } };
+test.each<[what: string, adjust: object, why: string]>([
+  [
+    "a block I/O class that this node has not",
+    { linux: { resources: { blockioClass: { value: "slow" } } } },
+    "blockio_class slow: ",
+  ],
+  [
+    "an RDT class that this node has not",
+    { linux: { resources: { rdtClass: { value: "slow" } } } },
+    "rdt_class slow: this node has no resctrl file system",
+  ],
+  [
+    "a mount whose destination is not absolute",
+    { mounts: [{ source: "/tmp", destination: "data", type: "bind" }] },
+    'invalid answer: mounts.destination: "data": not an absolute path',
+  ],
+])("%s is refused, and the plugin stays", async (_, adjust, why) => {
   await plugins.adjusting([["10", "v061", { adjust }]], async (name) => {
     const error = await failure(start(name));
     expect(error.code).toBe("FAILED_PRECONDITION");

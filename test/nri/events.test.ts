@@ -76,7 +76,10 @@ describe.each(ids)("%s", (id) => {
         { type: "network", path: expect.stringContaining("/netns/") },
       ]),
     });
-    if (id.includes("new")) expect(lines[0]!.pod!.ips?.[0]).toStartWith(daemon.subnet);
+    expect(lines[2]!.pod!.linux).not.toHaveProperty("namespaces");
+    if (!id.includes("new")) return;
+    expect(lines[0]!.pod!.ips?.[0]).toStartWith(daemon.subnet);
+    expect(lines[2]!.pod!.ips).toEqual(lines[0]!.pod!.ips);
   });
 
   test("gets a container's events in order, and StopContainer when it exits by itself", async () => {

@@ -49,17 +49,21 @@ test("the socket of another program is not replaced", async () => {
 });
 
 const event = "CreateContainer";
-test.each<[what: string, behaviour: Behaviour]>([
-  ["hangs", { hang: [event] }],
-  ["ends", { exit: [event] }],
-  ["answers an invalid adjustment", { adjust: { mounts: [{ source: "/x" }] } }],
-])("a required plugin that %s fails the creation", async (_, behaviour) => {
+test.each<[what: string, behaviour: Behaviour, code: string]>([
+  ["hangs", { hang: [event] }, "UNAVAILABLE"],
+  ["ends", { exit: [event] }, "UNAVAILABLE"],
+  [
+    "answers an invalid adjustment",
+    { adjust: { mounts: [{ source: "/x" }] } },
+    "FAILED_PRECONDITION",
+  ],
+])("a required plugin that %s fails the creation", async (_, behaviour, code) => {
   const child = await plugins.start("10-guard", "v0125", behaviour);
   const config = daemon.hostPodConfig();
   const id = await daemon.runPod(config);
   const limit = { "plugin-request-timeout": behaviour.hang ? "1s" : "10s" };
   const error = await daemon.configured(limit, () => failure(daemon.create(id, config, ["true"])));
-  expect(error).toMatchObject({ code: "UNAVAILABLE" });
+  expect(error).toMatchObject({ code });
   expect(error.message).toContain("NRI plugin 10-guard failed CreateContainer");
   await plugins.end(child);
   const { containers } = await daemon.client.ListContainers({});

@@ -9,7 +9,7 @@ import { Descriptor, type Released } from "../../../src/sys/descriptor.ts";
 import { failure } from "../../expect.ts";
 
 const limits = { startMs: 2_000, answerMs: 200 };
-const request = { id: "one", path: "/tmp/one.log", terminal: false } as const;
+const request = { id: "one", path: "/tmp/one.log", terminal: false, hasReturns: false } as const;
 
 /** Starts after startMs, if ever, and answers requests where its disk does. */
 class TestThread extends EventEmitter {

@@ -77,7 +77,13 @@ test.skipIf(!isV2)("the thread of a container's log watches its cgroup", async (
   using container = Descriptor.open(fifo, constants.O_RDWR);
   const stdout = Descriptor.open(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
   const path = join(disk, "log");
-  await own.log({ id: "container", path, stdout: stdout.release(), terminal: false });
+  await own.log({
+    id: "container",
+    path,
+    stdout: stdout.release(),
+    terminal: false,
+    hasReturns: false,
+  });
   const watch = own.watchMemory("container", { unified: "/sys/fs/cgroup/system.slice" });
   expect(watch!.counts.kills).toBeGreaterThanOrEqual(0n);
   expect(own.threads).toMatchObject([{ logs: 1 }]);

@@ -20,7 +20,7 @@ function seeded(seed: number): (below: number) => number {
 }
 
 /** Feeds a stream in pieces as a worker does: what was not consumed comes again. */
-function logOf(data: Buffer, pieceBytes: () => number): string {
+function logOf(data: Buffer, pieceBytes: () => number, hasReturns = false): string {
   const out = new LogOutput();
   const log: Buffer[] = [];
   let held = Buffer.alloc(0);
@@ -28,7 +28,8 @@ function logOf(data: Buffer, pieceBytes: () => number): string {
     const piece = data.subarray(at, at + pieceBytes());
     at += piece.length;
     const seen = Buffer.concat([held, piece]);
-    const used = cut({ stream: "stdout", lineBytes: usualLineBytes }, seen, out);
+    const format = { stream: "stdout", lineBytes: usualLineBytes, hasReturns } as const;
+    const used = cut(format, seen, out);
     held = seen.subarray(used);
     if (held.length > usualLineBytes) throw new Error(`${held.length} bytes are kept of one line`);
     log.push(Buffer.from(out.drain()));
@@ -76,7 +77,7 @@ describe("cut", () => {
   });
 
   test("consumes whole lines only, and of a long one whole pieces", () => {
-    const stderr = { stream: "stderr", lineBytes: usualLineBytes } as const;
+    const stderr = { stream: "stderr", lineBytes: usualLineBytes, hasReturns: false } as const;
     const out = new LogOutput();
     expect(cut(stderr, Buffer.from("one\ntwo"), out)).toBe(4);
     expect(cut(stderr, Buffer.from("two"), out)).toBe(0);
@@ -86,9 +87,22 @@ describe("cut", () => {
 
   test("a line is cut at the limit that is given", () => {
     const out = new LogOutput();
-    expect(cut({ stream: "stdout", lineBytes: 3 }, Buffer.from("abcdefg\nhij\nkl"), out)).toBe(12);
+    const format = { stream: "stdout", lineBytes: 3, hasReturns: false } as const;
+    expect(cut(format, Buffer.from("abcdefg\nhij\nkl"), out)).toBe(12);
     const lines = out.drain().toString().replaceAll(/^\S+ /gm, "");
     expect(lines).toBe("stdout P abc\nstdout P def\nstdout F g\nstdout F hij\n");
+  });
+
+  test("a terminal's carriage return before a newline is not written, any other one is", () => {
+    const text = `one\r\n\r\na\rb\r\r\nend\r`;
+    const whole = Buffer.from(`${text}\n${"x".repeat(usualLineBytes)}\r\n${text}`);
+    const lines = (more: string) => `stdout F one\nstdout F \nstdout F a\rb\r\nstdout ${more}\n`;
+    const long = `stdout P ${"x".repeat(usualLineBytes)}\nstdout F \n`;
+    for (const pieceBytes of [1, 5, 70_000]) {
+      const log = logOf(whole, () => pieceBytes, true);
+      expect(log).toBe(`${lines("F end")}${long}${lines("P end\r")}`);
+    }
+    expect(logOf(Buffer.from("one\r\n"), () => 9)).toBe("stdout F one\r\n");
   });
 
   test("what has no newline at the end is a part of a line", () => {

@@ -38,17 +38,35 @@ export function messageFrom<Message>(
   file: string,
 ): Message {
   if (!isMap(data)) throw invalid(file, "must be a map of fields");
+  const encoded = withEncodedValues(data, file);
   let message: Message;
   try {
-    message = type.fromObject(data);
+    message = type.fromObject(encoded);
   } catch (error) {
     throw invalid(file, printable(messageOf(error)));
   }
   // fromObject drops unknown fields and values: what was kept is in the message again.
   const form = { longs: String, enums: String, bytes: String, defaults: true };
-  const problem = difference(data, type.toObject(message, form), "");
+  const problem = difference(encoded, type.toObject(message, form), "");
   if (problem !== undefined) throw invalid(file, problem);
   return message;
+}
+
+/**
+ * Environment values, the only bytes of these messages, are text in crictl's files. Returns them in base64, which
+ * fromObject decodes.
+ */
+function withEncodedValues(data: Record<string, unknown>, file: string): Record<string, unknown> {
+  const { envs } = data;
+  if (!Array.isArray(envs)) return data;
+  const encoded = envs.map((env: unknown, index) => {
+    if (!isMap(env) || env["value"] === undefined || env["value"] === null) return env;
+    const { value } = env;
+    if (typeof value === "string") return { ...env, value: Buffer.from(value).toString("base64") };
+    const shown = clip(jsonText(value), shownBytesMax);
+    throw invalid(file, `envs[${index}].value: ${shown} is not text; put it in quotes`);
+  });
+  return { ...data, envs: encoded };
 }
 
 function difference(given: unknown, taken: unknown, path: string): string | undefined {

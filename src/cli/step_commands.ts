@@ -1,4 +1,5 @@
 // Implements isulad-ts runp, create, start, update and checkpoint: crictl's single steps, with its files.
+import { randomUUID } from "node:crypto";
 import { resolve } from "node:path";
 import { defineCommand } from "citty";
 import { toLong } from "../base/int64.ts";
@@ -28,6 +29,13 @@ const podFile = {
   description: "JSON or YAML of a PodSandboxConfig; - is standard input",
 } as const;
 
+/** A pod without a uid gets a random one, as with crictl. */
+async function readPod(file: string) {
+  const config = await readMessage(file, PodSandboxConfig);
+  if (config.metadata) config.metadata.uid ||= randomUUID();
+  return config;
+}
+
 export const runp = defineCommand({
   meta: { description: "Run a pod without containers" },
   args: {
@@ -37,7 +45,7 @@ export const runp = defineCommand({
   },
   run: ({ args }) =>
     withClient(args, async (client) => {
-      const config = await readMessage(args.file, PodSandboxConfig);
+      const config = await readPod(args.file);
       const request = { config, runtime_handler: args.runtime ?? "" };
       const answer = await client.RunPodSandbox(request, { timeoutMs: startTimeoutMs });
       print(answer.pod_sandbox_id ?? "");

@@ -1,6 +1,6 @@
 // Tests the commands of the CLI against a fake daemon: arguments, calls, output and exit codes.
 import { afterAll, expect, test } from "bun:test";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { CriError } from "../../src/base/errors.ts";
@@ -171,4 +171,22 @@ test("events prints each event in crictl's JSON until the stream ends", async ()
     createdAt: "0",
   });
   expect(daemon.calls).toEqual(["GetContainerEvents"]);
+});
+
+test("runp gives a pod without a uid a random one, and keeps that of another", async () => {
+  const uids: unknown[] = [];
+  await using _ = await fakeDaemon(socket, {
+    RunPodSandbox: ({ config }) => {
+      uids.push(config?.metadata?.uid);
+      return { pod_sandbox_id: "p1" };
+    },
+  });
+  for (const uid of ["", "", "u1"]) {
+    const file = join(dir, "pod.json");
+    writeFileSync(file, JSON.stringify({ metadata: { name: "web", namespace: "default", uid } }));
+    expect(await isuladTs("runp", file)).toEqual({ code: 0, stdout: "p1\n", stderr: "" });
+  }
+  const uuid = expect.stringMatching(/^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/) as string;
+  expect(uids).toEqual([uuid, uuid, "u1"]);
+  expect(uids[0]).not.toBe(uids[1]);
 });

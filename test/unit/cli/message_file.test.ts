@@ -36,6 +36,19 @@ linux: {resources: {memory_limit_in_bytes: 9007199254740991}}
   });
 });
 
+test("values of a container's environment are text, as in crictl's files", async () => {
+  const file = join(dir, "container");
+  const values = ["/usr/bin:/bin", "disk", "ä€", ""];
+  writeFileSync(file, JSON.stringify({ envs: values.map((value) => ({ key: "NAME", value })) }));
+  const { envs } = await readMessage(file, runtime.v1.ContainerConfig);
+  expect(envs.map(({ value }) => Buffer.from(value ?? []).toString())).toEqual(values);
+  writeFileSync(file, "envs: [{key: A}, {key: B, value: null}, {key: PORT, value: 8080}]");
+  expect(readMessage(file, runtime.v1.ContainerConfig)).rejects.toMatchObject({
+    code: "INVALID_ARGUMENT",
+    message: `${file} envs[2].value: 8080 is not text; put it in quotes`,
+  });
+});
+
 test.each([
   ["{metadata: {naem: web}}", 'has no field "metadata.naem"'],
   ["{logDirectory: /x}", 'has no field "logDirectory"'],

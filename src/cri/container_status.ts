@@ -131,7 +131,18 @@ async function infoOf(context: Context, container: Container): Promise<string> {
     runtimeHandler,
     stopSignal,
     selinux: selinux ?? null,
-    config: messageJson(runtime.v1.ContainerConfig, container.config, "names"),
+    config: configInfo(container.config),
     runtimeSpec: spec === undefined ? null : jsonValue(spec),
   });
+}
+
+/** Environment values are text here, as in containerd's info, not base64. */
+function configInfo(config: cri.ContainerConfig): object {
+  const json = messageJson(runtime.v1.ContainerConfig, config, "names");
+  const text = new TextDecoder("utf-8", { ignoreBOM: true });
+  const envs = config.envs?.map(({ key, value }) => ({
+    key,
+    value: text.decode(value ?? new Uint8Array()),
+  }));
+  return envs === undefined ? json : { ...json, envs };
 }

@@ -3,6 +3,7 @@ import { describe, expect, test } from "bun:test";
 import { toBigInt } from "../../../src/base/int64.ts";
 import {
   containerMessage,
+  containerStatus,
   containerStatusMessage,
   listContainers,
 } from "../../../src/cri/container_status.ts";
@@ -57,6 +58,22 @@ describe("a container", () => {
     ["SIGRTMIN+3", Signal.SIGNAL_SIGRTMINPLUS3],
   ])("has CRI's signal for stop signal %s", (stopSignal, signal) => {
     expect(containerStatusMessage(containerRecord({ stopSignal })).stop_signal).toBe(signal);
+  });
+});
+
+test("a container's info has environment values as text", async () => {
+  const values = ["/usr/bin:/bin", "\uFEFFä€", ""];
+  const envs = values.map((value) => ({ key: "NAME", value: Buffer.from(value) }));
+  const latin = { key: "LATIN1", value: Uint8Array.of(0x61, 0xe4) };
+  const container = containerRecord({ config: { command: ["a"], envs: [...envs, latin] } });
+  const context = {
+    containers: { ...recordStore([container]), folderOf: () => "/nonexistent" },
+  } as unknown as Context;
+  const { info } = await containerStatus(context, { container_id: "c1", verbose: true });
+  const { config } = JSON.parse(info!["info"]!) as { config: object };
+  expect(config).toEqual({
+    command: ["a"],
+    envs: [...values.map((value) => ({ key: "NAME", value })), { key: "LATIN1", value: "a\uFFFD" }],
   });
 });
 

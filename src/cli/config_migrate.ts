@@ -23,7 +23,11 @@ export function migrated(text: string, file: string): Migration {
   if (/^\s*\{/.test(text)) {
     const tree = parsed(() => jsonValue(text) as Tree, file);
     // Keys alone: maps such as default-ulimits are converted as a whole.
-    const leaves = Object.entries(tree).map(([key, value]) => ({ path: [key], value }));
+    const leaves = Object.entries(tree).map(([key, value]) => ({
+      path: [key],
+      value,
+      table: tree,
+    }));
     return migrate(leaves, { rules: dockerRules, fallback: "isulad-ts has no such setting" });
   }
   const tree = parsed(() => parseToml(text, { integersAsBigInt: "asNeeded" }), file);

@@ -1,27 +1,71 @@
 // Lists the equivalents of CRI-O's crio.conf.
+import { basename } from "node:path";
+import { isShimType, shimProgram } from "../base/shim_program.ts";
 import {
   added,
   converted,
   inMap,
   none,
+  onlyWith,
   pauseImage,
   same,
   type Default,
+  type Rule,
   type Rules,
 } from "./rules.ts";
 
-const runtimes = inMap("runtimes", ({ path, value }, entry) => {
+const oneMonitor = none("one monitor, a part of the executable, serves all containers");
+
+const common: Record<string, string> = {
+  allowed_annotations: "pod-annotations",
+  privileged_without_host_devices: "privileged-without-host-devices",
+};
+const ofOci: Record<string, string> = { ...common, runtime_path: "path" };
+const ofShim: Record<string, string> = {
+  ...common,
+  runtime_path: "runtime-path",
+  runtime_config_path: "runtime-config-path",
+};
+
+const runtimes = inMap("runtimes", ({ path, value, table }, entry) => {
   const field = path.at(-1)!;
-  if (field === "runtime_type" || value === "" || value === false) return undefined;
-  const known: Record<string, string> = {
-    runtime_path: "path",
-    allowed_annotations: "pod-annotations",
-    privileged_without_host_devices: "privileged-without-host-devices",
-  };
-  const name = known[field];
-  if (name !== undefined) entry[name] = value;
+  const isShim = table["runtime_type"] === "vm";
+  if (isShim) {
+    const type = shimType(String(table["runtime_path"]));
+    if (type === undefined) return { why: notOfShim };
+    entry["runtime-type"] = type;
+    // A bare name is looked for in the usual folders, as the type's is.
+    if (field === "runtime_type" || (field === "runtime_path" && value === basename(String(value))))
+      return "runtime-type";
+  } else if (field === "runtime_type") {
+    return { why: "runtimes other than shims (vm) are called by their command line" };
+  }
+  const name = (isShim ? ofShim : ofOci)[field];
+  if (name === undefined || value === "" || value === false) return undefined;
+  entry[name] = value;
   return name;
 });
+
+const notOfShim =
+  "the program of a shim (vm) must be runtime_path, named containerd-shim-X-Y for io.containerd.X.Y";
+
+/** io.containerd.X.Y, of which containerd makes the name of the executable. */
+function shimType(path: string): string | undefined {
+  const program = basename(path);
+  const [, name, version] = /^containerd-shim-(.+)-(.+)$/.exec(program) ?? [];
+  const type = `io.containerd.${name}.${version}`;
+  return isShimType(type) && shimProgram(type) === program ? type : undefined;
+}
+
+/** Metrics are off by default, and on port 9090 where they are on. */
+const enableMetrics: Rule = {
+  to: "metrics-port",
+  apply: (leaf, values) => {
+    if (leaf.value !== true) return { why: "metrics-port, which is 0 by default, enables metrics" };
+    if (leaf.table["metrics_port"] !== undefined) return "metrics-port";
+    return converted("metrics-port", () => 9090).apply(leaf, values);
+  },
+};
 
 const runtime: Rules = {
   default_runtime: same("default-runtime"),
@@ -47,8 +91,8 @@ const runtime: Rules = {
   ),
   "runtimes/*/*": runtimes,
   drop_infra_ctr: none("a pause container exists only where a pod shares its process ids"),
-  conmon: none("one monitor, a part of the executable, serves all containers"),
-  conmon_cgroup: none("one monitor, a part of the executable, serves all containers"),
+  conmon: oneMonitor,
+  conmon_cgroup: oneMonitor,
 };
 
 const image: Rules = {
@@ -57,6 +101,10 @@ const image: Rules = {
   insecure_registries: same("insecure-registries"),
   global_auth_file: same("registry-auth-file"),
   pull_progress_timeout: same("pull-progress-timeout"),
+  image_volumes: converted(
+    "ignore-image-defined-volumes",
+    (value) => ({ mkdir: false, bind: false, ignore: true })[String(value)],
+  ),
   signature_policy: none("image-verifier-dir has programs that accept or refuse images"),
 };
 
@@ -87,8 +135,9 @@ export const crioRules: Rules = {
   ),
   "crio/api/stream_address": same("stream-server-address"),
   "crio/api/stream_port": converted("websocket-server-listening-port", Number),
-  "crio/api/stream_tls_cert": same("stream-tls-cert"),
-  "crio/api/stream_tls_key": same("stream-tls-key"),
+  "crio/api/stream_enable_tls": none("stream-tls-cert enables TLS"),
+  "crio/api/stream_tls_cert": onlyWith("stream_enable_tls", same("stream-tls-cert")),
+  "crio/api/stream_tls_key": onlyWith("stream_enable_tls", same("stream-tls-key")),
   "crio/api/stream_idle_timeout": same("stream-idle-timeout"),
   "crio/api/grpc_max_recv_msg_size": same("max-recv-message-size"),
   "crio/api/grpc_max_send_msg_size": same("max-send-message-size"),
@@ -97,8 +146,12 @@ export const crioRules: Rules = {
   "crio/network/network_dir": same("cni-conf-dir"),
   "crio/network/plugin_dirs": same("cni-bin-dir"),
   "crio/network/cni_default_network": none("the first CNI list of cni-conf-dir is the pods'"),
-  "crio/metrics/metrics_port": same("metrics-port"),
-  "crio/metrics/enable_metrics": none("metrics-port enables metrics"),
+  "crio/metrics/enable_metrics": enableMetrics,
+  "crio/metrics/metrics_port": onlyWith("enable_metrics", same("metrics-port")),
+  "crio/metrics/metrics_host": onlyWith("enable_metrics", same("metrics-address")),
+  "crio/metrics/metrics_cert": onlyWith("enable_metrics", same("metrics-tls-cert")),
+  "crio/metrics/metrics_key": onlyWith("enable_metrics", same("metrics-tls-key")),
+  "crio/tracing/**": none("tracing is set by the OTEL_ variables of the environment"),
   "crio/nri/enable_nri": same("nri-support"),
   "crio/nri/nri_disable_connections": same("disable-connections"),
   "crio/nri/nri_listen": same("nri-socket-path"),

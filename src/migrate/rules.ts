@@ -5,8 +5,8 @@ import { clipped } from "../base/config_resolution.ts";
 
 export type Tree = { [key: string]: unknown };
 
-/** A value inside the source, by the names on its path. */
-export type Leaf = { path: readonly string[]; value: unknown };
+/** A value inside the source, by the names on its path. table: where it stands, with the values beside it. */
+export type Leaf = { path: readonly string[]; value: unknown; table: Tree };
 
 /** daemon.json as it grows, and the report: each key of the source with its equivalent, or why it has none. */
 export type Migration = {
@@ -35,7 +35,7 @@ export function leavesOf(tree: Tree, path: readonly string[] = []): Leaf[] {
     const at = [...path, name];
     const isTable = typeof value === "object" && value !== null && !Array.isArray(value);
     if (isTable && Object.keys(value).length > 0) return leavesOf(value as Tree, at);
-    return [{ path: at, value: typeof value === "bigint" ? Number(value) : value }];
+    return [{ path: at, value: typeof value === "bigint" ? Number(value) : value, table: tree }];
   });
 }
 
@@ -104,14 +104,30 @@ export function none(why: string): Rule {
   return { why, apply: () => ({ why }) };
 }
 
-/** Sets a field of an entry of a map, such as runtimes; `field` returns undefined for what the entry cannot have. */
-export function inMap(key: string, field: (leaf: Leaf, entry: Tree) => string | undefined): Rule {
+/** The rule holds only while the table has `on` = true; else the value is without effect in the source, too. */
+export function onlyWith(on: string, rule: Rule): Rule {
+  const why = `it has no effect: ${on} is not true`;
+  return {
+    ...rule,
+    apply: (leaf, values) => (leaf.table[on] === true ? rule.apply(leaf, values) : { why }),
+  };
+}
+
+/**
+ * Sets a field of an entry of a map, such as runtimes; `field` returns undefined for what the entry cannot have, or
+ * why it cannot.
+ */
+export function inMap(
+  key: string,
+  field: (leaf: Leaf, entry: Tree) => string | { why: string } | undefined,
+): Rule {
   const apply: Rule["apply"] = (leaf, values) => {
     const map = (values[key] ?? {}) as Record<string, Tree>;
     const name = leaf.path.at(entryDepth(leaf.path, key))!;
     const entry = { ...map[name] };
     const set = field(leaf, entry);
     if (set === undefined) return { why: `it is unset, or an entry of "${key}" has no such field` };
+    if (typeof set !== "string") return set;
     const next = { ...map, [name]: entry };
     const { schema } = findKey(key)!.kind;
     // Entries become complete one field after the other: only what is there must be valid.

@@ -196,7 +196,10 @@ const crio: Case[] = [
   ["crio/image/pull_progress_timeout", "20s", { "pull-progress-timeout": "20s" }],
   ["crio/network/network_dir", "/n", { "cni-conf-dir": "/n" }],
   ["crio/network/plugin_dirs", ["/b"], { "cni-bin-dir": ["/b"] }],
-  ["crio/metrics/metrics_port", 9537, { "metrics-port": 9537 }],
+  ["crio/image/image_volumes", "ignore", { "ignore-image-defined-volumes": true }],
+  ["crio/image/image_volumes", "mkdir", { "ignore-image-defined-volumes": false }],
+  ["crio/image/image_volumes", "bind", { "ignore-image-defined-volumes": false }],
+  ["crio/metrics/enable_metrics", true, { "metrics-port": 9090 }],
   ["crio/nri/enable_nri", true, { "nri-support": true }],
   ["crio/nri/nri_disable_connections", true, { "disable-connections": true }],
   ["crio/nri/nri_listen", "/n.sock", { "nri-socket-path": "/n.sock" }],
@@ -366,7 +369,7 @@ test("certificate and key of the stream server go together", () => {
       version: 2,
       ...tree(`${old}/x509_key_pair_streaming`, { tls_cert_file: "/c", tls_key_file: "/k" }),
     },
-    tree("crio/api", { stream_tls_cert: "/c", stream_tls_key: "/k" }),
+    tree("crio/api", { stream_enable_tls: true, stream_tls_cert: "/c", stream_tls_key: "/k" }),
   ];
   for (const pair of pairs) {
     const { values } = migrated(stringify(pair), "FILE");
@@ -379,7 +382,7 @@ test("each rule with an equivalent has a case above", () => {
   const plugin = /^plugins\/io\.containerd\.(server\.v1\.|(cri|grpc)\.v1\.[a-z]+\/)/;
   const tried = [...containerd, ...crio].map(([path]) => path.replace(plugin, ""));
   const elsewhere =
-    /tls_(cert|key)|^disabled_plugins$|^stream_processors|runtimes\/\*\/options\/\*/;
+    /tls_(cert|key)|metrics_|^disabled_plugins$|^stream_processors|runtimes\/\*\/options\/\*/;
   const rules = Object.entries({ ...containerdRules, ...crioRules });
   const untried = rules
     .filter(([path, { to }]) => to !== undefined && !elsewhere.test(path))

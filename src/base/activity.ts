@@ -1,8 +1,11 @@
-// Keeps what this process is doing: its calls in flight, and the steps that each of them is in. Dump, metrics and
-// tracing read it here. It costs a few microseconds a step: nothing is formatted until somebody looks.
+// Tracks the activities of this process: its calls in flight, and the steps inside each call. Dump, metrics and
+// tracing read them. Tracking costs a few microseconds a step, since only a reader formats anything.
 import { AsyncLocalStorage } from "node:async_hooks";
 
-/** call: of a client; wait: for a lock; the others are named after whom they wait for. */
+/**
+ * call: a client's RPC; step: of a pod's life, or of the daemon's start; wait: for a lock; each other kind is named
+ * after what it waits for, such as a CNI plugin.
+ */
 export type ActivityKind =
   | "call"
   | "step"
@@ -19,24 +22,24 @@ export type Subject = Record<string, string | undefined>;
 
 export type Activity = {
   readonly kind: ActivityKind;
-  /** Their values come from a bounded set, except those of a wait. */
+  /** Label values come from a bounded set, except those of a wait. */
   readonly labels: Readonly<Record<string, string>>;
-  /** undefined for a call, and for work that belongs to none. */
+  /** undefined for a call, and for work that belongs to no call. */
   readonly parent: Activity | undefined;
   /** As of performance.now(). */
   readonly beganMs: number;
-  /** Names its objects, while it is in flight. */
+  /** Returns the names of the activity's objects; undefined once the activity has ended. */
   subject: (() => Subject) | undefined;
   /** Of a call: the client's W3C trace context; "" without one. */
   readonly traceparent: string;
-  /** Of a layer's fetch: what was received. */
+  /** Bytes received so far by the fetch of a layer; 0 for other activities. */
   bytes: number;
-  /** Of one without parent: those under way inside it, oldest first. */
+  /** Activities under way inside this one, oldest first; kept only by an activity without a parent. */
   readonly inside: Set<Activity>;
   hasEnded: boolean;
 };
 
-/** Called at the end of each activity; error: of one that failed. It must not throw. */
+/** Called at the end of each activity; error: why the activity failed. The observer must not throw. */
 export type ActivityObserver = (activity: Activity, endedMs: number, error?: unknown) => void;
 
 type Options = { subject?: (() => Subject) | undefined; traceparent?: string };
@@ -50,12 +53,12 @@ export function currentActivity(): Activity | undefined {
   return current.getStore();
 }
 
-/** Calls, and work that belongs to none, oldest first. */
+/** Returns the calls in flight, and work that belongs to no call, oldest first. */
 export function activitiesUnderWay(): readonly Activity[] {
   return [...underWay];
 }
 
-/** Returns how to stop it. */
+/** Calls the observer at the end of each activity, until the returned object is disposed of. */
 export function observeActivities(observer: ActivityObserver): Disposable {
   observers.add(observer);
   return { [Symbol.dispose]: () => observers.delete(observer) };
@@ -111,7 +114,7 @@ export function endActivity(activity: Activity, error?: unknown): void {
   activity.subject = undefined; // what still runs in its context must not keep the request
 }
 
-/** Names it for people: "cni ADD bridge". */
+/** Returns an activity's name for people: "cni ADD bridge". */
 export function activityName({ kind, labels }: Activity): string {
   return [...(kind === "call" ? [] : [kind]), ...Object.values(labels)].join(" ");
 }
@@ -135,7 +138,7 @@ function newActivity(
   { beganMs, subject, traceparent = "" }: Options & { beganMs: number },
 ): Activity {
   const around = kind === "call" ? undefined : current.getStore();
-  // Background work that a call has begun, and that goes on after it, is nobody's.
+  // Background work that outlives the call in which it began has no parent.
   const parent = around === undefined || rootOf(around).hasEnded ? undefined : around;
   const state = { bytes: 0, inside: new Set<Activity>(), hasEnded: false };
   return { kind, labels, parent, beganMs, subject, traceparent, ...state };

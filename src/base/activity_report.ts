@@ -13,7 +13,7 @@ export type CallReport = {
   /** Pod, container, image, where the request names them. */
   subject: Subject;
   ageMs: number;
-  /** The steps that it is in, the outermost first: several last ones run at once. */
+  /** The activities under way inside the call, oldest first: an outer one stands before those inside it. */
   steps: { step: string; subject: Subject; ageMs: number }[];
 };
 
@@ -21,7 +21,7 @@ export type LockReport = { lock: string; holders: TurnReport[]; waiting: TurnRep
 /** by: a call, or background work. */
 type TurnReport = { by: string; forMs: number };
 
-/** Oldest first; background work is among them, under its kind and name. */
+/** Returns the calls in flight, oldest first, and background work among them under its kind and name. */
 export function callReports(nowMs = performance.now()): CallReport[] {
   return activitiesUnderWay().map((activity) => ({
     call: activityName(activity),

@@ -1,12 +1,13 @@
 // Reads the wall clock with a resolution finer than Date.now(), for CRI timestamps and for the times of calls.
-// Decision: it is the monotonic clock (performance.now()) plus an offset, which changes only when the wall clock is set.
-// Two times of one process therefore keep their order, also when it is not scheduled between two readings.
+// Decision: the time is that of the monotonic clock (performance.now()) plus an offset, which changes only when the
+// wall clock is set. Until then two times of one process keep their order, even if the process was not scheduled
+// between them.
 
-/** The clocks differ by more: the wall clock was set. */
+/** A larger difference between the two clocks means that the wall clock was set. */
 const clockStepMs = 50;
-/** A longer time between two readings does not tell how the clocks differ: the process was not scheduled meanwhile. */
+/** If two readings are further apart, the process was not scheduled between them: they cannot be compared. */
 const gapMsMax = 1;
-/** Afterwards the next call looks again. */
+/** Attempts at a comparison; after that the offset stays as it is until the next call. */
 const readingsMax = 5;
 
 type Clocks = { monotonicMs: () => number; dateMs: () => number };

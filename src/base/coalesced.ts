@@ -2,8 +2,8 @@
 import { Semaphore } from "./semaphore.ts";
 
 /**
- * Returns a function that runs `work`, once at a time. Its callers get the result of a run that began after their
- * call; those who call during a run share the next one. what: what they wait for, for the dump.
+ * Returns a function that runs `work`, one run at a time. Each caller gets the result of a run that began after the
+ * call; all who call during a run share the next one. what: what the callers wait for, for the dump.
  */
 export function coalesced<T>(what: string, work: () => Promise<T>): () => Promise<T> {
   const turns = new Semaphore(1, what);

@@ -23,7 +23,7 @@ export const hostFacts: HostInfo = {
 
 // Not $PATH: Debian keeps runc in /usr/sbin, which the PATH of a service may not contain.
 export const programFolders = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
-/** Also where Debian has iptables and iproute2. */
+/** programFolders, and those in which Debian has iptables and iproute2. */
 export const systemFolders = [...programFolders, "/sbin", "/bin"];
 
 export function groupId(name: string): number | undefined {

@@ -22,7 +22,7 @@ function idle(
 const onlyUnix = "only unix sockets are served, which need no TLS";
 const noRealTime = "real-time scheduling is not set for whole nodes";
 
-/** Each causes a warning, unless its value requests nothing. */
+/** Each causes a warning, unless its value is `same`, false, 0 or empty, which requests nothing. */
 export const idleKeys: readonly IdleKey[] = [
   idle(
     "log-driver",

@@ -355,7 +355,7 @@ export const daemonKeys = {
   }),
 } as const;
 
-/** Those with the fields …TlsCert and …TlsKey. */
+/** The servers that can use TLS: each NAME has the fields NAMETlsCert and NAMETlsKey. */
 export const tlsServerNames = ["stream", "metrics", "serveBlobs"] as const;
 export type TlsServerName = (typeof tlsServerNames)[number];
 

@@ -29,15 +29,15 @@ export function applyLive(current: Config, next: Config): ConfigChange {
   return change;
 }
 
-/** Returns the live keys that wait for a restart: TLS begins and ends with the listener. */
+/** Returns the live keys that wait for a restart this time: a listener cannot begin or stop using TLS. */
 function heldBack(current: Config, next: Config): string[] {
-  // Only another certificate is live.
+  // Exchanging a certificate is live; adding or removing one is not.
   const certificates = tlsServerNames.flatMap((server) => {
     const [cert, key] = [`${server}TlsCert`, `${server}TlsKey`] as const;
     const isTlsSwitch = (current[cert] === "") !== (next[cert] === "");
     return isTlsSwitch ? [daemonKeys[cert].key, daemonKeys[key].key] : [];
   });
-  // The mirror would send private images as plain text until then.
+  // Until it restarts with TLS, the mirror would send private images in plain text.
   const isPlain = current.serveBlobsTlsCert === "" && next.serveBlobsPrivate;
   return isPlain ? [...certificates, daemonKeys.serveBlobsPrivate.key] : certificates;
 }

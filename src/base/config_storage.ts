@@ -39,7 +39,10 @@ function bytesOf(size: string): number | undefined {
   return bytes === 0 || (bytes >= 2 ** 20 && bytes <= 2 ** 52) ? bytes : undefined;
 }
 
-/** By option: its values. Others would change what the daemon relies on, or affect no mount of a container. */
+/**
+ * Allowed mount options, each with its allowed values. Any other option would change what the daemon relies on, or
+ * affect no container's mount.
+ */
 const mountOptions: Record<string, string[]> = {
   index: ["on", "off"],
   metacopy: ["on", "off"],
@@ -48,7 +51,7 @@ const mountOptions: Record<string, string[]> = {
   xino: ["on", "off", "auto"],
 };
 
-/** "volatile" is set anyway. */
+/** Adds the options of one overlay2.mountopt; skips "volatile", which the daemon sets by itself. */
 function addMountOptions(config: StorageConfig, option: string, s: Resolution): void {
   const at = `${s.place("storage-opts")}: "storage-opts"`;
   for (const pair of option.slice(option.indexOf("=") + 1).split(",")) {

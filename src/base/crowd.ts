@@ -6,9 +6,9 @@
 import { availableParallelism } from "node:os";
 import { Semaphore } from "./semaphore.ts";
 
-/** A start takes some tenths of a second of one processor, with short waits. */
+/** Two for each processor: a start takes some tenths of a second of one processor, with short waits. */
 const startsMax = Math.max(4, 2 * availableParallelism());
-/** What takes longer waits for something else than a processor: a network plugin for its agent, a hung disk. */
+/** A start that takes longer waits for something other than a processor: a plugin for its agent, or a hung disk. */
 const patienceMs = 1_000;
 
 export class Crowd {

@@ -1,4 +1,4 @@
-// CriError: the error class of everything that reaches a caller; cri/server.ts maps it to a gRPC status.
+// CriError: the error class of everything that reaches a caller; cri/grpc_calls.ts maps it to a gRPC status.
 import { shorten } from "./text.ts";
 
 /** gRPC status codes by name (grpc/grpc, doc/statuscodes.md). */
@@ -28,14 +28,14 @@ export class CriError extends Error {
   override readonly name = "CriError";
   readonly code: ErrorCode;
 
-  /** code: RESOURCE_EXHAUSTED instead if the cause is that the node lacks descriptors or memory. */
+  /** code: replaced by RESOURCE_EXHAUSTED if the cause shows that the node is out of descriptors or memory. */
   constructor(code: ErrorCode, message: string, options?: { cause?: unknown }) {
     super(message, options);
     this.code = isNodeExhausted(options?.cause) ? "RESOURCE_EXHAUSTED" : code;
   }
 }
 
-/** True for a failed system call that would fail for any other object as well: descriptors or memory lack. */
+/** True for a system call that failed because the node is out of descriptors or memory, whatever its object. */
 export function isNodeExhausted(error: unknown): boolean {
   return ["EMFILE", "ENFILE", "ENOMEM"].includes(errnoOf(error) ?? "");
 }
@@ -43,7 +43,7 @@ export function isNodeExhausted(error: unknown): boolean {
 /** Bounds messages, which may contain the output of a plugin or a runtime. */
 const messageBytesMax = 16 << 10;
 
-/** Returns the message of any thrown value, well-formed and bounded; for a failed roll-back the cause first. */
+/** Returns the message of any thrown value, well-formed and bounded; a failed roll-back stands after its cause. */
 export function messageOf(error: unknown): string {
   if (error instanceof SuppressedError) {
     return `${messageOf(error.suppressed)} (and its roll-back failed: ${messageOf(error.error)})`;

@@ -37,7 +37,7 @@ export class EventBus<Event> {
     for (const subscription of this.#subscriptions) subscription.offer(event);
   }
 
-  /** Subscribes from the next event on. @throws CriError RESOURCE_EXHAUSTED for too many subscribers. */
+  /** Subscribes from the next event on. @throws CriError RESOURCE_EXHAUSTED for too many; close()'s reason. */
   subscribe(): Subscription<Event> {
     if (this.#closed !== undefined) throw this.#closed;
     const { eventsMax, subscribersMax } = this.#options;
@@ -96,8 +96,8 @@ class Subscription<Event> implements Disposable {
   }
 
   /**
-   * Passes each event to `deliver`, one after another, until the subscription ends; does not wait for a
-   * delivery in progress then. @throws the reason given to end(), the signal's reason, or `deliver`'s error.
+   * Passes each event to `deliver`, one after another, until the subscription ends; returns then without waiting
+   * for a delivery in progress. @throws the reason given to end(), the signal's reason, or `deliver`'s error.
    */
   async forward(deliver: (event: Event) => Promise<void>, signal: AbortSignal): Promise<never> {
     const onAbort = () => this.end(signal.reason as Error);

@@ -6,7 +6,7 @@ import { lockChanged, newTurn, type LockInUse, type Turn } from "./lock_states.t
 export class Gate implements LockInUse {
   /** What its callers wait for. */
   readonly what: string;
-  /** Those inside, or the one that closes it. */
+  /** The callers inside, and the one that has closed the gate. */
   readonly holders = new Set<Turn>();
   readonly waiting = new Set<Turn>();
   #closed: PromiseWithResolvers<void> | undefined;
@@ -55,7 +55,7 @@ export class Gate implements LockInUse {
     return closed;
   }
 
-  /** Closes the gate if nobody is inside; undefined otherwise. Keeps nobody waiting in vain. */
+  /** Closes the gate if nobody is inside; undefined otherwise: unlike close(), it does not hold newcomers up. */
   tryClose(): Disposable | undefined {
     return this.holders.size > 0 || this.isClosed ? undefined : this.#shut();
   }

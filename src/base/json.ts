@@ -28,7 +28,7 @@ export function jsonValue(text: string, revive?: Reviver): unknown {
   return JSON.parse(source.toWellFormed(), revive as (key: string, value: unknown) => unknown);
 }
 
-/** Returns the value without members that are null: a Go program reads them as absent, and writes such ones. */
+/** Returns the value without members that are null: Go programs write null for absent members, and read it so. */
 export function withoutNulls(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(withoutNulls);
   if (typeof value !== "object" || value === null) return value;

@@ -6,7 +6,7 @@ export class KeyedLock {
   /** Only the keys that are held. */
   readonly #locks = new Map<string, Semaphore>();
 
-  /** what: what is locked by key: "layer". */
+  /** what: the kind of object that a key names, for the dump and errors: "layer". */
   constructor(what: string) {
     this.#what = what;
   }

@@ -6,7 +6,7 @@ type View<N extends Names> = { readonly [Field in keyof N]: Config[N[Field]] };
 
 /**
  * Returns an object whose fields always have the current values of the named fields of the configuration.
- * A copy of it (a spread) would keep those of its time.
+ * A copy of that object (a spread) would keep the values that it had when it was copied.
  */
 export function liveFields<const N extends Names>(config: Config, names: N): View<N> {
   const view = {};

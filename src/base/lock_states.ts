@@ -10,7 +10,7 @@ export type LockInUse = {
   readonly waiting: ReadonlySet<Turn>;
 };
 
-/** Only while they are held: locks are made and dropped all the time. */
+/** Holds a lock only while the lock is held: locks are made and dropped all the time. */
 const inUse = new Set<LockInUse>();
 
 export function locksInUse(): readonly LockInUse[] {
@@ -22,7 +22,7 @@ export function newTurn(): Turn {
   return { by: currentActivity(), sinceMs: performance.now() };
 }
 
-/** Call after each change of its holders. */
+/** Call this after each change of the lock's holders. */
 export function lockChanged(lock: LockInUse): void {
   if (lock.holders.size > 0) inUse.add(lock);
   else inUse.delete(lock);

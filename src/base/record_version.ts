@@ -1,4 +1,4 @@
-// Refuses records that a newer isulad-ts wrote: this one must not judge them damaged.
+// Refuses records that a newer isulad-ts wrote: an older one would take them for damaged.
 import { CriError } from "./errors.ts";
 
 type Known = {

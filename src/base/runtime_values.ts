@@ -106,7 +106,7 @@ export const runcOptions: Record<string, Kind<ShimOption>> = {
   criu_work_path: absolutePath,
 };
 
-/** Those that a shim alone has. */
+/** The options that apply to a shim only. */
 export const shimOptions: readonly string[] = ["no_pivot_root", "shim_cgroup", "binary_name"];
 
 /** Returns the entry as it may stand in daemon.json. */

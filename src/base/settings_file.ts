@@ -5,8 +5,8 @@ import { errnoOf } from "./errors.ts";
 const bytesMax = 1024 * 1024;
 
 /**
- * Reads a regular file of at most 1 MiB. Looks at it first: a read of a FIFO would wait, and one of a large file
- * fill the memory.
+ * Reads a regular file of at most 1 MiB. Checks type and size first: to read a FIFO would block, and to read a large
+ * file would fill the memory.
  * @throws for any other file, and the errors of stat(2), open(2) and read(2).
  */
 export function readSettingsBytes(path: string): Uint8Array {

@@ -6,7 +6,7 @@ export function isShimType(name: string): boolean {
   return /^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+$/.test(name);
 }
 
-/** Returns the name of the executable: of the type, the last two parts count. */
+/** Returns the name of a shim's executable, containerd-shim-X-Y for a type that ends in .X.Y. */
 export function shimProgram(type: string): string {
   return ["containerd-shim", ...type.split(".").slice(-2)].join("-");
 }

@@ -1,4 +1,4 @@
-// Building blocks of request_validation.ts and config_validation.ts. A rule checks one value and gets the
+// Building blocks of cri/request_validation.ts and cri/config_validation.ts. A rule checks one value and gets the
 // path of its field, to put both into the error.
 import { CriError } from "./errors.ts";
 import { toBigInt } from "./int64.ts";

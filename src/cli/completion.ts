@@ -90,7 +90,7 @@ export async function suggestions(
   const found: Suggestion[] = [];
   if (earlier.length === 0 && !last.startsWith("-")) found.push(...(await described(commands)));
   if (command !== undefined) found.push(...(await ofCommand(args, earlier, last, live)));
-  // Ids only complete what the user has begun: names say more.
+  // Ids are suggested only once the user has typed a part: names say more.
   return found.filter(([word]) => word.startsWith(last) && (last !== "" || !isId.test(word)));
 }
 

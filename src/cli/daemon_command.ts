@@ -47,7 +47,7 @@ export function showsFullIds(args: { trunc?: boolean }): boolean {
   return args.trunc === false;
 }
 
-/** Spread into an operand or option: whose live names the shell completes. */
+/** To be spread into an operand or option: the kind of object whose names the shell completes. */
 export const completes = {
   container: { completes: "container" },
   pod: { completes: "pod" },
@@ -120,7 +120,7 @@ export function printJson(value: unknown): void {
   print(shownJson(value, 2));
 }
 
-/** @throws UsageError unless it is a whole number of seconds, 0 or more. */
+/** Parses a number of seconds. @throws UsageError unless the text is a whole number, 0 or more. */
 export function secondsOf(text: string, option: string): number {
   if (/^\d{1,9}$/.test(text)) return Number(text);
   throw new UsageError(`${option} takes whole seconds, not "${text}"`);

@@ -110,7 +110,7 @@ function timestamp(): string {
   return new Date().toISOString().slice(0, 19).replaceAll(":", "");
 }
 
-/** Writes what the owner alone may read, also into a file that was there and readable for others. */
+/** Writes a file that only its owner may read, even if the file existed and was readable for others. */
 export function save(path: string, content: string | Uint8Array): void {
   const { O_WRONLY, O_CREAT, O_TRUNC } = constants;
   using file = Descriptor.open(path, O_WRONLY | O_CREAT | O_TRUNC, ownerOnly);

@@ -3,7 +3,7 @@ import { beginning, cellsOf, ending, padded } from "./cells.ts";
 import { lineText } from "./text.ts";
 
 const gap = 2;
-/** Names are cut to less only where columns that the table could do without are gone. */
+/** Names are cut below this width only after the columns that the table could do without are left out. */
 const nameMin = 12;
 const cutMin = 8;
 /** Columns that are of little use when they are cut. */

@@ -1,4 +1,4 @@
-// Implements isulad-ts images verify: compares layers on disk with their content when they were unpacked.
+// Implements isulad-ts images verify: compares layers on disk with the content that was unpacked.
 import { defineCommand } from "citty";
 import { toBigInt } from "../base/int64.ts";
 import type { VerifiedLayer } from "../proto/types.ts";

@@ -5,8 +5,8 @@ import { argsOf, type CommandGroups, commandOf, subCommandsOf, ungrouped } from 
 import { checkArguments, UsageError } from "./options.ts";
 
 /**
- * Returns the command line with the command first, if all that stands before it are its options. Otherwise
- * `command` is the first word that is a command, if there is one: an error can name it.
+ * Returns the command line with the command first, if only options of that command precede it. Otherwise returns as
+ * `command` the first word that names a command, if there is one, for an error.
  */
 export async function commandFirst(
   groups: CommandGroups,

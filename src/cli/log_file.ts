@@ -41,7 +41,7 @@ export async function* readLog(path: string, options: LogOptions = {}): AsyncGen
     const seen = changes.count();
     yield* output();
     const change = await log.change();
-    // Once the new file is there, the monitor writes no more to the old one; it may have since that was read.
+    // Once the new file exists, the monitor writes no more to the old one; but it may have written since the last read.
     if (change === "rotated") yield* output();
     if (change !== "none") {
       await log.restart();
@@ -164,7 +164,7 @@ function parseEntry(line: Buffer): LogEntry | undefined {
   return { time: line.subarray(0, afterTime), stream, partial: tags[0] === "P", text };
 }
 
-/** Lines in another format are wanted. */
+/** True for a line that the options do not exclude; lines in another format are never excluded. */
 function isWanted(line: Buffer, { sinceMs, only }: LogOptions): boolean {
   if (sinceMs === undefined && only === undefined) return true;
   const entry = parseEntry(line);

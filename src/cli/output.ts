@@ -31,7 +31,7 @@ export const readerGoneCode = 141;
 
 export type StreamName = "stdout" | "stderr";
 
-/** True once writeOut throws failures of standard output to its caller, which may have a pod to remove. */
+/** True once writeOut() has been used: it passes failures to its caller, which may have to remove a pod first. */
 let isStdoutAwaited = false;
 
 /**

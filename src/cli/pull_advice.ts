@@ -4,7 +4,7 @@ import type { Client } from "./client.ts";
 
 const namesMax = 3;
 
-/** Returns what a pull does; its failure has advice at its end. */
+/** Runs a pull and returns its result; appends advice to the message of an error. */
 export async function withAdvice<T>(
   client: Client,
   image: string,

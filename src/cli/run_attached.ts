@@ -8,7 +8,7 @@ import { runRemote } from "./stream_client.ts";
 import { waitForExit } from "./wait_for_exit.ts";
 import { input, rawTerminal, releaseInput, sizes } from "./terminal.ts";
 
-/** A prompt may wait so long; within it, the log gets the lines that Attach has shown. */
+/** How long a prompt may wait for the log, which gets within this time the lines that Attach has shown. */
 const startMs = 200;
 /** The daemon commits an exit a moment after the terminal closes. */
 const exitMs = 2_000;

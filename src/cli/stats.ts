@@ -23,7 +23,7 @@ import { repeatable, UsageError } from "./options.ts";
 import { print } from "./output.ts";
 import { jsonForm, protoJson, shortId, size } from "./text.ts";
 
-/** Longer than the daemon caches its samples (1 s). */
+/** Time between the two samples: longer than the daemon caches a sample (1 s). */
 const betweenMs = 1_100;
 
 const viewArgs = {

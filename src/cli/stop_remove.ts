@@ -134,7 +134,7 @@ async function removePod(client: Client, id: string): Promise<void> {
   await client.RemovePodSandbox({ pod_sandbox_id: id });
 }
 
-/** @throws error, why the pod cannot be removed, if that is not its CNI DEL. */
+/** Has the pod's failed CNI DEL abandoned. @throws `error`, the failure of the removal, if no CNI DEL has failed. */
 async function abandonNetwork(client: Client, id: string, error: unknown): Promise<void> {
   await client.AbandonNetwork({ pod_sandbox_id: id }).catch((other: unknown) => {
     throw codeOf(other) === "FAILED_PRECONDITION" ? error : other;

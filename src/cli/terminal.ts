@@ -2,8 +2,8 @@
 import { UsageError } from "./options.ts";
 
 /**
- * Refuses -i with -t where standard input is a pipe or a file: no terminal passes on its end, and a shell would wait
- * for ever. @throws UsageError
+ * Refuses -i with -t where standard input is a pipe or a file: a terminal does not pass on the end of the input, and a
+ * shell would wait for ever. @throws UsageError
  */
 export function requireTerminal({ stdin, tty }: { stdin: boolean; tty: boolean }): void {
   if (!stdin || !tty || process.stdin.isTTY) return;

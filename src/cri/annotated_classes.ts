@@ -41,7 +41,7 @@ export async function withAnnotatedClasses(
   const rdt = chosen("rdt", rdtProblem(rdtConfigFile, resctrl), config.ignoreRdtErrors);
   const { resources } = spec.linux;
   const linux = { ...spec.linux };
-  // Loaded when they are used: the reader of YAML takes more than a megabyte of memory.
+  // Imported only here, where they are used: the YAML parser takes more than a megabyte of memory.
   if (blockio !== undefined) {
     const { blockioClass } = await import("../node/blockio.ts");
     linux.resources = { ...resources, blockIO: blockioClass(blockioConfigFile, blockio) };

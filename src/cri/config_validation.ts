@@ -111,8 +111,9 @@ export const resources = message<cri.LinuxContainerResources>({
   memory_limit_in_bytes: range(1n, int64Max, -1n),
 });
 /**
- * Of a pod that is resized. A kubelet subtracts the pod's overhead from the limits of its cgroup: what is left of
- * a quota may be below the kernel's least, and -1 becomes another negative number (sandbox_update.ts).
+ * Rules for the limits of a pod that is resized. A kubelet subtracts the pod's overhead from the limits of the pod's
+ * cgroup: the rest of a quota may be below the kernel's least, and -1 becomes another negative number
+ * (sandbox_update.ts).
  */
 export const podResources = message<cri.LinuxContainerResources>(resourceBounds);
 
@@ -169,7 +170,7 @@ export const podConfig = message<cri.PodSandboxConfig>({
       countMax: listMax,
       bytesMax: 1 << 20,
       key: text(256, /^[\w@:./-]+$/, "must be a sysctl's name"),
-      // Kubernetes allows any value: none, and the newline that ends a YAML block, are harmless.
+      // Kubernetes allows any value: an empty one, and the newline that ends a YAML block, are harmless.
       value: text(4_096, /^[\t\x20-\x7e]*\n?$/, "must be one line of ASCII text"),
     }),
     overhead: resources,

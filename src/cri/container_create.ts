@@ -58,7 +58,7 @@ export async function createContainer(
     const parts = { sandbox, requestedPod: request.sandbox_config, image, systemd };
     const container = newContainer(context, { ...parts, config: resolved, name });
     using _ = await context.nri?.enter(call.signal);
-    // After the gate: an earlier attempt may have left it just before, to be started.
+    // After the gate: an earlier attempt may have left the gate just before, and be starting now.
     refuseWhileStarting(containersOf(context, sandbox.id), config, context.starting);
     context.containers.reserve(name, container.id);
     await makeContainer(context, container, { ...parts, call });
@@ -149,7 +149,7 @@ async function makeContainer(
       writeFile(specFile(context, container.id), ociJson(spec), { mode: 0o600 }),
     );
     await adjusted?.keepChanges();
-    // Stop and Remove of the sandbox only see listed containers: list this one before they begin, or fail.
+    // Stop and Remove of the sandbox see only listed containers: this one is listed before they begin, or it fails.
     using _ = await context.sandboxes.lock(sandbox.id, call.signal);
     await readySandbox(context, sandbox.id);
     throwIfAborted(name, call.signal);

@@ -19,7 +19,7 @@ import { removeTree } from "../sys/remove_tree.ts";
 /** SIGKILL is repeated: a process in uninterruptible sleep may take it only later. */
 const killAgainMs = 2_000;
 const SIGKILL = 9;
-/** Between two attempts to send the stop signal while the monitor or the shim is not reached. */
+/** Between two attempts to send the stop signal while the monitor or the shim cannot be reached. */
 const signalAgainMs = 500;
 
 /**
@@ -50,7 +50,10 @@ export async function stopContainerProcess(
   await killContainer(context, id, signal);
 }
 
-/** Retries until `grace` is over while the signal reaches nobody; one without an answer may have been delivered. */
+/**
+ * Sends the stop signal; retries until `grace` is over while the monitor or the shim is unavailable, but not after a
+ * timeout, since the signal may have been delivered.
+ */
 async function sendStopSignal(
   context: Context,
   container: Container,

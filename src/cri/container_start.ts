@@ -34,8 +34,8 @@ export async function startContainer(
   targetPid(context, container); // throws if the target, whose pid is in the spec, has exited since
   const { command } = handlerOf(context, container);
   const args = startRequest(context, container, { sandbox, runtime: command });
-  // A kubelet that has given up finds it CREATED and creates another attempt, beside which this one would run.
-  // From here on it is in context.starting, which refuses that attempt until the outcome is known.
+  // A kubelet that has given up finds the container CREATED and creates another attempt, beside which this one would
+  // run. From here on this one is in context.starting, which refuses another attempt until the outcome is known.
   throwIfAborted(`starting container ${id}`, signal);
   await commitStart(context, args, async () => {
     requireRootMounted(args.bundle);
@@ -88,7 +88,7 @@ async function commitStart(
   }
 }
 
-/** The runtime's message does not name this cause: its child has ended. */
+/** Returns advice for a cause that the runtime's message does not name: the runtime only sees its child end. */
 function adviceOf({ containers, host, config }: Context, id: string): string {
   const wanted = toBigInt(containers.find(id)?.config.linux?.resources?.oom_score_adj);
   return oomScoreAdjAdvice(wanted, host, config.restrictOomScoreAdj);

@@ -40,7 +40,7 @@ export function containerMessage(container: Container): cri.Container {
     id,
     pod_sandbox_id: sandboxId,
     metadata: config.metadata,
-    // image.image as requested, usually an id: `crictl rmi --prune` keeps what it finds by it, and a tag may have moved.
+    // image.image as requested, usually an id: it tells `crictl rmi --prune` which image is used. A tag may have moved.
     image: { ...config.image, user_specified_image: image.name },
     image_ref: image.id,
     image_id: image.id,

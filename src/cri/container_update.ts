@@ -69,13 +69,13 @@ export async function changeResources(
   { resources: given, pidsLimit, annotations }: Update,
   call: Call,
 ): Promise<{ before: OciResources; after: OciResources }> {
-  // Its removal may hold the lock until the plugin answers that asks for this update.
+  // Before the lock: the container's removal may hold it until the plugin that asks for this update has answered.
   requireUpdatable(context.containers.get(id));
   using _ = await context.containers.lock(id, call.signal);
   const container = context.containers.get(id);
   requireUpdatable(container);
   if (!(await rollBackUpdate(context, container))) {
-    // This update's record would replace that of the limits from before the earlier one.
+    // The record of this update would replace the record of the limits from before the earlier one.
     const message = `updating container ${id}: an earlier update failed and cannot be rolled back (the daemon's log says why): try again later, or replace the container`;
     throw new CriError("FAILED_PRECONDITION", message);
   }
@@ -120,7 +120,7 @@ export async function changeResources(
   return { before, after: resources };
 }
 
-/** undefined: the update does not mention it. */
+/** Returns the requested oom_score_adj, and the possible one; undefined: the update does not mention it. */
 function wantedOomScoreAdj(context: Context, given: LinuxContainerResources) {
   const wanted = toBigInt(given.oom_score_adj);
   if (wanted === 0n) return undefined;
@@ -128,7 +128,7 @@ function wantedOomScoreAdj(context: Context, given: LinuxContainerResources) {
   return { wanted, possible: possibleOomScoreAdj(wanted, host, config.restrictOomScoreAdj) };
 }
 
-/** Sets it on the first process, for future children to inherit. Returns the effective value. */
+/** Sets oom_score_adj on the first process, whose future children inherit it. Returns the effective value. */
 function changeOomScoreAdj(
   context: Context,
   container: Container,

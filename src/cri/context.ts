@@ -36,7 +36,7 @@ import type { SingleFlight } from "../base/single_flight.ts";
 export type Handler = {
   runtimeKind: RuntimeKind;
   command: RuntimeCommand;
-  /** Why it cannot be used, as of the last refresh; undefined: it can. */
+  /** Why the handler cannot be used, as of the last refresh; undefined: it can be used. */
   readonly problem?: string | undefined;
   /** Features of its runtime, as of the last refresh. */
   readonly support: RuntimeSupport;
@@ -83,7 +83,7 @@ export type Context = {
   instruments: Instruments;
   /** Absent without a trace collector. */
   tracing?: Tracing;
-  /** Those that serve with TLS. */
+  /** The servers that use TLS; undefined: none of that name does. */
   tlsServers: Partial<Record<TlsServerName, Renewable | undefined>>;
   events: EventBus<PodEvent>;
   /** The pods' markers for cAdvisor (pod_markers.ts); absent without containerd-socket, or before ready. */
@@ -95,7 +95,7 @@ export type Context = {
   eventClock: EventClock;
   /** Starts under way, by container; each resolves when its outcome is committed. */
   starting: Map<string, Promise<void>>;
-  /** Pods of which the namespaces and the network are made, and containers that start: they do so in turn. */
+  /** Let pods in turn make their namespaces and networks, and containers start. */
   crowds: { pods: Crowd; containers: Crowd };
   /** SELinux levels of pods whose records are not listed yet. */
   levels: Set<string>;

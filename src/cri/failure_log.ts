@@ -1,5 +1,5 @@
-// Logs failed calls that change state. Equal failures are logged at most once a minute, with a count, so that
-// a retrying client does not flood the log.
+// Logs failed calls that change state. Of equal failures the first is logged, and after a minute how many more there
+// were, so that a retrying client does not flood the log.
 import { codeOf, messageOf, type ErrorCode } from "../base/errors.ts";
 import type { Fields, Log } from "../base/log.ts";
 import { shorten, withoutIds } from "../base/text.ts";

@@ -10,7 +10,7 @@ type Described = Pick<Context, "host" | "images"> & {
   config: Pick<Context["config"], "defaultRuntime">;
 };
 
-/** Returns a JSON object by handler. */
+/** Returns a JSON object with a member for each handler. */
 export function handlersInfo(context: Described): string {
   const named = [...context.handlers].filter(([name]) => name !== "");
   return jsonText(

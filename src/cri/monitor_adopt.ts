@@ -41,8 +41,8 @@ async function adopt(context: Context, request: AdoptRequest): Promise<boolean> 
     return true;
   } catch (error) {
     if (codeOf(error) === "UNAVAILABLE") throw error;
-    // Such as UNIMPLEMENTED from an older monitor. Nobody would see the container's exit: a kubelet might
-    // start a second one.
+    // Such as UNIMPLEMENTED from an older monitor. Nobody would see the exit of a container that runs on: a kubelet
+    // might start a second one beside it.
     const fields = { container: id, error: messageOf(error) };
     context.log.error("the monitor refused to adopt a running container, killing it", fields);
     const { runtimeTimeoutMs: timeoutMs } = context.config;

@@ -1,6 +1,6 @@
 // Determines CRI's NetworkReady from the CNI lists of all handlers.
-// Decision: as in containerd, only the default handler's network makes it false, because a node that is not
-// ready takes no pods of the other handlers either. Their problems are in its message.
+// Decision: as in containerd, only the default handler's network makes NetworkReady false, because a node that is not
+// ready takes no pods of the other handlers either. The message has the problems of the other handlers' networks.
 import { jsonText } from "../base/json.ts";
 import type { CniLists } from "../node/cni.ts";
 import type * as cri from "../proto/types.ts";

@@ -3,7 +3,7 @@ import { attachmentName, podAddresses, podMac } from "../node/cni.ts";
 import type { CniAttachments, CniPod, PodAddress } from "../node/cni.ts";
 import type { NetworkEndpoint, NetworkSettings } from "../state/sandbox.ts";
 
-/** That of the bridge plugin (containernetworking/plugins, main/bridge). */
+/** The default of the bridge plugin (containernetworking/plugins, main/bridge). */
 const defaultBridge = "cni0";
 
 type IpPreference = "ipv4" | "ipv6" | "cni";

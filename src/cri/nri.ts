@@ -161,7 +161,7 @@ class Nri implements NriEvents, AsyncDisposable {
     });
   }
 
-  /** Returns the spec after each plugin: undefined: not valid before a later plugin changed it, too. */
+  /** Returns the spec after each plugin; undefined where only a later plugin's change made it valid. */
   async #specsAfter(
     parts: Creation,
     steps: readonly PluginStep<ContainerAdjustment>[],
@@ -226,7 +226,7 @@ class Nri implements NriEvents, AsyncDisposable {
   }
 
   async removeContainer(container: Container): Promise<void> {
-    this.stoppedContainer(container); // one that was never started
+    this.stoppedContainer(container); // for a container that was never started
     if (this.#containers.remove(container.id)) await this.#notify("RemoveContainer", container);
     this.#specs.delete(container.id);
   }

@@ -1,6 +1,6 @@
 // Runs pause containers: the first process of the pid namespace that a pod's containers share, or the sandbox
-// container that makes a pod's guest. Other pods have none. Its program is built in, unless pod-sandbox-image is
-// set.
+// container that makes a pod's guest. Other pods have no pause container. Its program is built in, unless
+// pod-sandbox-image is set.
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { step } from "../base/failpoints.ts";
@@ -58,7 +58,7 @@ export async function startPause(
   return result.pid;
 }
 
-/** Makes the program's root file system and labels it; also for its test. */
+/** Makes the root file system of a pause container and labels it; exported for its test, too. */
 export async function makePauseRoot(
   context: Context,
   sandbox: Sandbox,

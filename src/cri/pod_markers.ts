@@ -1,7 +1,7 @@
-// Keeps a marker cgroup for each pod, by which cAdvisor finds the pod's network (containerd_api.ts). cAdvisor
-// counts the interfaces of one process for each sandbox: it reads its pid once, when it sees a cgroup with the
-// sandbox's id in its name. A pod has no process of its own here, so the marker stands for a container's
-// process; when that ends, a marker with another name replaces it, and cAdvisor asks for the pid again.
+// Keeps a marker cgroup for each pod, by which cAdvisor finds the pod's network (containerd_api.ts). For each sandbox,
+// cAdvisor counts the interfaces of one process, whose pid it asks for once: when it sees a cgroup with the sandbox's
+// id in its name. A pod has no process of its own here, so the marker stands for the process of a container; when that
+// process ends, a marker with another name replaces this one, and cAdvisor asks for the pid again.
 import { mkdirSync, readdirSync, rmdirSync } from "node:fs";
 import { join } from "node:path";
 import { messageOf } from "../base/errors.ts";
@@ -62,7 +62,7 @@ export class PodMarkers {
     );
     const marked = this.#markers.get(sandboxId)?.pid;
     if (running.some(({ pid }) => pid === marked)) return marked;
-    // The one that started first: most likely to run as long as the pod.
+    // The process that started first is the most likely to run as long as the pod.
     running.sort((a, b) => Number(BigInt(a.startedAtNs) - BigInt(b.startedAtNs)));
     return running[0]?.pid;
   }

@@ -63,7 +63,7 @@ export function refuseWhileStarting(
 }
 
 /**
- * The first process of the container whose pid namespace `container` joins.
+ * Returns the pid of the first process of `target`, whose pid namespace `container` joins.
  * @throws CriError INVALID_ARGUMENT for a target in another pod; FAILED_PRECONDITION for one that is not
  * running, as its pid may belong to another program by now.
  */

@@ -80,7 +80,7 @@ function commandOf(config: Config, name: string, entry: RuntimeEntry): RuntimeCo
     noNewKeyring: options.no_new_keyring,
   };
   const { io_uid: uid, io_gid: gid, criu_image_path: images, criu_work_path: work } = options;
-  // A shim gives its own streams to them.
+  // Where a shim runs the containers, the shim itself gives their streams to this owner.
   const hasOwner = shim === undefined && (uid !== undefined || gid !== undefined);
   if (hasOwner) command.streamOwner = { uid: uid ?? 0, gid: gid ?? 0 };
   if (images !== undefined || work !== undefined) command.criu = { images, work };
@@ -116,7 +116,7 @@ function shimHandler(
       return problem;
     },
     refresh: async () => {
-      // Its executable may have been installed meanwhile.
+      // The shim's executable may have been installed meanwhile.
       if (!command.path.startsWith("/")) {
         command.path = hostFacts.findExecutable(command.path) ?? command.path;
       }

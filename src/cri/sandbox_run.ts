@@ -138,7 +138,7 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
     await record(making, { namespaces: intendedNamespaces(making) });
     const { overhead, resources } = first.config.linux ?? {};
     if (overhead || resources) await limitPod(context, first);
-    // Those of the node's network do not wait: they are quick, and may be what a network plugin waits for.
+    // Pods of the node's network do not wait: they are quick, and a network plugin may be waiting for one of them.
     if (first.networkMode === "host") await makeParts(making);
     else await context.crowds.pods.enter(call.signal, () => makeParts(making));
     await becomeReady(making);
@@ -161,7 +161,7 @@ async function makeParts(making: Making): Promise<void> {
   if (needsPause(making)) await pause(making);
 }
 
-/** A guest is made by its sandbox container, and reads addresses and routes then: after CNI ADD. */
+/** True for a pod with a pause container. A guest's starts after CNI ADD, because it reads addresses and routes. */
 function needsPause({ sandbox }: Making): boolean {
   return isInGuest(sandbox) || namespaceOptions(sandbox.config).pid === "pod";
 }
@@ -234,7 +234,7 @@ function checkPause({ sandbox, exit }: Making): void {
   throw new CriError("FAILED_PRECONDITION", message);
 }
 
-/** Files that namespaces will be pinned to; their inodes are unknown before. */
+/** Returns the files to which namespaces will be pinned; the inodes are not known yet. */
 function intendedNamespaces({ context, sandbox }: Making): Sandbox["namespaces"] {
   const { ipc, user } = namespaceOptions(sandbox.config);
   const isGuest = isInGuest(sandbox);

@@ -53,7 +53,7 @@ export async function abandonNetwork(
   { signal }: Call,
 ): Promise<object> {
   const { id } = context.sandboxes.get(request.pod_sandbox_id ?? "");
-  // No DEL is under way then, which would record its own failure.
+  // Under the lock no DEL is under way, which could record a failure of its own.
   using _ = await context.sandboxes.lock(id, signal);
   await context.cni.abandon(id);
   return {};

@@ -77,8 +77,8 @@ export async function undoSandbox(context: Context, sandbox: Sandbox): Promise<v
 }
 
 /**
- * Retries a failed Stop or rollback without another call; not while a call is at it, whose failure would be
- * followed at once by another attempt. @throws CriError when it fails again.
+ * Retries a failed Stop or rollback without a client's call. Does nothing while a call holds the sandbox's lock: a
+ * failure of that call would be followed at once by another attempt. @throws CriError when the retry fails.
  */
 export async function endSandbox(context: Context, id: string, signal: AbortSignal): Promise<void> {
   if (context.sandboxes.isLocked(id)) return;

@@ -44,7 +44,7 @@ export function newContainerLabels(
 ): SelinuxLabels | undefined {
   const requested = linux?.security_context?.selinux_options;
   if (policyFor(context, requested) === undefined) return undefined;
-  // A pod created while labels were off has none.
+  // A pod that was created while labels were off has no labels.
   const pod = sandbox.selinux ?? newPodLabels(context, sandbox.config);
   return pod && checked(requested, containerLabels(requested, pod));
 }

@@ -43,8 +43,8 @@ function podNamespaces(sandbox: Sandbox): PodNamespaces {
 }
 
 /**
- * The paths that containerd gives: runtimes read from them what containers share (Kata: from a path of a pid
- * namespace, that the pod has one), and those of Wasm, which have no kernel of their own, join them.
+ * Returns the same paths as containerd. Runtimes with a guest only read from them what containers share: a path of a
+ * pid namespace tells Kata that the pod has one. Wasm runtimes, which have no kernel of their own, join the namespaces.
  */
 function guestPaths({ config, namespaces, pause }: Sandbox): PodNamespaces {
   const net = namespaces.net?.path;
@@ -106,7 +106,7 @@ export type MountedImages = { rootfsPath: string; imageMounts: ReadonlyMap<numbe
 
 type Parts = MountedImages & { image: ImageRecord; owner?: RootfsOwner; call: Call };
 
-/** Also creates missing mount sources and the folders of the image's volumes, and labels them. */
+/** Collects the inputs of a container's spec; creates and labels missing mount sources and the image's volumes. */
 export async function prepareContainerInputs(
   context: Context,
   container: Container,

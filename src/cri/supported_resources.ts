@@ -11,8 +11,8 @@ type Node = Pick<Context, "host"> & {
 };
 
 /**
- * `requested` without its swap limit, if the kernel does not account swap, and without limits of huge pages, if
- * they are to be ignored.
+ * Returns `requested` without its swap limit if the kernel does not account swap, and without limits of huge pages if
+ * these are to be ignored.
  */
 export function supportedResources<Requested extends LinuxContainerResources | null | undefined>(
   node: Node & Pick<Context, "log">,
@@ -34,7 +34,7 @@ export function supportedResources<Requested extends LinuxContainerResources | n
   return supported;
 }
 
-/** `requested` without limits of huge pages, if they are to be ignored. */
+/** Returns `requested` without limits of huge pages if these are to be ignored. */
 export function supportedHugepages<Requested extends LinuxContainerResources | null | undefined>(
   { host, config }: Node,
   requested: Requested,

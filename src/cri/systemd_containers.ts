@@ -6,7 +6,7 @@ import { isInGuest, type Sandbox } from "../state/sandbox.ts";
 import type { Context } from "./context.ts";
 
 export type SystemdRules = {
-  /** Where neither request nor image names one. */
+  /** The stop signal where neither request nor image names one. */
   stopSignal: string;
   /** id: the container's. @throws CriError FAILED_PRECONDITION. */
   apply: (spec: OciSpec, id: string) => OciSpec;
@@ -14,7 +14,7 @@ export type SystemdRules = {
 
 type Parts = { sandbox: Sandbox; config: ContainerConfig; image: ImageRecord };
 
-/** undefined: for a container like others. @throws CriError INVALID_ARGUMENT for a wrong annotation. */
+/** Returns the rules of a container that runs systemd; undefined for others. @throws CriError as runsSystemd() does. */
 export async function systemdRules(
   context: Context,
   { sandbox, config, image }: Parts,

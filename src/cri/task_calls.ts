@@ -10,7 +10,7 @@ import type { Context } from "./context.ts";
 /** Limit for statistics, which must not wait for a shim that is stuck. */
 const statsMs = 2_000;
 
-/** @throws CriError NOT_FOUND, UNAVAILABLE, DEADLINE_EXCEEDED or the shim's own. */
+/** Returns the usage that a shim reports. @throws CriError NOT_FOUND, UNAVAILABLE, DEADLINE_EXCEEDED, or the shim's. */
 export async function taskUsage(context: Context, id: string): Promise<CgroupUsage | undefined> {
   const payload = encodeMessage(task.StatsRequest, { id });
   return usageOfTask(await call(context, { id, method: "Stats", timeoutMs: statsMs }, payload));

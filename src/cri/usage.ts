@@ -46,7 +46,7 @@ export function cgroupsOf(context: Context, containers: Container[]): Cgroup[] {
   });
 }
 
-/** Asks the container's shim. */
+/** Returns the usage that a guest's shim reports; undefined where the shim does not answer. */
 async function guestUsage(context: Context, { id }: Container): Promise<CgroupUsage | undefined> {
   try {
     const { taskUsage } = await import("./task_calls.ts");

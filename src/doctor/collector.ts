@@ -28,7 +28,8 @@ export async function checkCollector(node: Node, config: Config): Promise<Findin
 }
 
 /**
- * The running daemon's variables. Without one, or for a user who may not read them, those with which the unit starts it.
+ * Returns the running daemon's variables. If there is no daemon, or this user may not read its variables, returns the
+ * doctor's own, overridden by those with which the unit starts the daemon.
  */
 function environment(node: Node, { pidfile }: Config): Record<string, string | undefined> {
   const pid = textAt(node, pidfile) ?? "";

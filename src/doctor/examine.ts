@@ -24,7 +24,7 @@ import { checkSecrets } from "./secrets.ts";
 
 type Check = () => Finding | Finding[] | Promise<Finding | Finding[]>;
 
-/** load: reads the configuration; if it cannot, the checks that need it are left out. Changes nothing. */
+/** Makes all checks; changes nothing. load: reads the configuration; if it throws, checks that need it are left out. */
 export async function examine(node: Node, load: () => LoadedConfig): Promise<Finding[]> {
   const { findings, loaded } = checkConfig(node, load);
   const checks: [string, Check][] = [
@@ -53,7 +53,7 @@ export async function examine(node: Node, load: () => LoadedConfig): Promise<Fin
   return findings;
 }
 
-/** A check that cannot be made is a finding, too. */
+/** Makes one check; a check that cannot be made is a finding, too. */
 async function outcomeOf(node: Node, check: string, make: Check): Promise<Finding[]> {
   try {
     return [await make()].flat();

@@ -42,7 +42,7 @@ export type Node = {
    */
   output(argv: string[], bounds?: OutputBounds): Promise<string>;
   disk(path: string): Promise<Disk>;
-  /** The IP addresses of its interfaces. */
+  /** The IP addresses of the node's interfaces. */
   addresses(): string[];
   /** Connects to an address and closes the connection. @throws the reason. */
   dial(host: string, port: number): Promise<void>;
@@ -120,7 +120,7 @@ export function existsAt({ root }: Node, path: string): boolean {
   return statSync(join(root, path), { throwIfNoEntry: false }) !== undefined;
 }
 
-/** What an ordinary user may not read is no fault of the node. */
+/** Returns a finding for an error of permission, which is no fault of the node if the doctor does not run as root. */
 export function forbidden({ isRoot }: Node, check: string, error: unknown): Finding | undefined {
   const isDenied = [error, error instanceof Error ? error.cause : undefined].some((one) =>
     /^(EACCES|EPERM)$/.test(errnoOf(one) ?? ""),

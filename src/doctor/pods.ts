@@ -134,7 +134,7 @@ const damaged = "correct or remove the file";
 /** Shares of a disk that are free. A kubelet begins to evict pods at a tenth, and removes images at 15 %. */
 const [warnShare, failShare] = [0.1, 0.01];
 
-/** The addresses on which the daemon serves; it waits for those that the node does not have, but for plain streams. */
+/** Checks the addresses on which the daemon serves; it waits for missing ones, except for that of plain streams. */
 export function checkAddresses(node: Node, config: Config): Finding[] {
   const { metricsPort, metricsAddress, serveBlobs, streamServerAddress, streamTlsCert } = config;
   const served: [key: string, address: string][] = [
@@ -173,7 +173,7 @@ export async function checkDisk(node: Node, { graph }: Config): Promise<Finding>
   return { check, state: share < failShare ? "fail" : "warn", detail, mend };
 }
 
-/** Each registry of certs.d: its files can be read, and one of its addresses accepts connections. */
+/** Checks each registry of certs.d: its files can be read, and one of its addresses accepts connections. */
 export async function checkRegistries(node: Node, config: Config): Promise<Finding[]> {
   const { registryConfigPath: folder } = config;
   if (folder === "" || !existsAt(node, folder)) return [];

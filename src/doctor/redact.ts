@@ -2,7 +2,7 @@
 
 const mark = "[redacted]";
 
-/** Names of JSON keys, headers and variables whose values are secrets; those of files have paths, which are none. */
+/** Names of JSON keys, headers and variables whose values are secrets; those that name a file or folder are not. */
 const name =
   "[\\w.-]*(?:passw(?:or)?d|secret|token|credential|authorization|apikey|api[-_]key|creds)[\\w.-]*";
 const notAFile = '(?![\\w.-]*(?:file|path|dir|folder)["\\\\=])';

@@ -1,5 +1,5 @@
 // Keeps what happened to each pod (isulad-ts why): calls with duration and failure, pulls, networks, NRI changes
-// and exits. It reads them from activities and from the commits of records, so that no handler reports anything.
+// and exits. All of it comes from activities and from the commits of records, so that no handler reports anything.
 //
 // Decision: pods have their name as key, since a pull, and a pod whose RunPodSandbox fails, have no id. An entry
 // that equals an earlier one replaces it and has a count: a container that restarts for hours has few entries.
@@ -26,19 +26,19 @@ const podPattern = /^[^/\p{Cc}]{1,253}\/[^/\p{Cc}]{1,253}$/u;
 const containerPattern = /^[^/\p{Cc}]{0,253}$/u;
 
 export type PodEntry = {
-  /** The begin of a call; milliseconds since the epoch. The last time of what happened several times. */
+  /** When a call or a network began, or anything else happened, the last time if often: ms since the epoch. */
   atMs: number;
   /** The name of a call, or network, network_end, nri, exit, not_ready, remove. */
   what: string;
-  /** Its name; "": the pod. */
+  /** The container's name; "" for the pod itself. */
   container: string;
   /** An image, the names of plugins, or a message. */
   detail: string;
   /** Of a failed call the gRPC code, of an exit CRI's reason; else "". */
   code: string;
-  /** Of an exit: how long the container ran. */
+  /** Duration of a call or of a network's plugins; of an exit, how long the container ran; else 0. */
   tookMs: number;
-  /** What a pull received. */
+  /** Bytes that a pull received. */
   bytes: number;
   exitCode: number;
   times: number;
@@ -52,7 +52,7 @@ export type PodTimeline = {
   objects: { id: string; container: string; createdAtNs: string }[];
   entries: PodEntry[];
   dropped: number;
-  /** Ids of its sandboxes that were committed and not removed: a pod may have a new one beside an ended one. */
+  /** Ids of the pod's sandboxes that were committed and not removed: a new one may exist beside an ended one. */
   sandboxes: Set<string>;
   isRemoved: boolean;
 };
@@ -75,9 +75,9 @@ type Parts = { bytes: number; networks: Map<string, Network> };
 type Network = { plugins: string[]; beganMs: number; endedMs: number };
 
 export class PodHistory implements Disposable {
-  /** Milliseconds since the epoch: what was before, only the log has. */
+  /** Milliseconds since the epoch; what happened earlier is only in the log. */
   readonly sinceMs = nowMs();
-  /** The one that changed last is last. */
+  /** By pod; the timeline that changed last is last. */
   readonly #timelines = new Map<string, PodTimeline>();
   readonly #parts = new WeakMap<Activity, Parts>();
   readonly #observing = observeActivities((...ended) => this.#ended(...ended));
@@ -189,7 +189,7 @@ export class PodHistory implements Disposable {
     }
   }
 
-  /** Called when the pod gets a sandbox, and when that has failed. Makes no timeline. */
+  /** Marks a removed pod as present, when it gets a sandbox or when RunPodSandbox has failed. Makes no timeline. */
   #revive(pod: string, sandbox?: string): void {
     const timeline = this.#timelines.get(pod);
     if (timeline === undefined) return;
@@ -248,7 +248,7 @@ function isNamed(pod: string, container: string): boolean {
   return podPattern.test(pod) && containerPattern.test(container);
 }
 
-/** Each has all fields in this order: objects of one shape take the least memory. */
+/** Makes an entry with all fields in a fixed order: objects of one shape take the least memory. */
 function newEntry(given: Partial<PodEntry> & Pick<PodEntry, "what">): PodEntry {
   const { atMs = nowMs(), what, container = "", detail = "", code = "" } = given;
   const { tookMs = 0, bytes = 0, exitCode = 0 } = given;

@@ -19,8 +19,8 @@ type Loaded = v.InferOutput<typeof Loaded>;
 type ImagesDirOptions = { folder: string; memory: string; log: Log };
 
 /**
- * Loads archives and OCI layout folders in the background, one after another in order of their names. One
- * that fails is logged and skipped. Disposal ends the loading early.
+ * Loads archives and OCI layout folders in the background, one after another in order of their names. Logs and
+ * skips those that fail. Disposal ends the loading early.
  */
 export function loadImagesDir(store: ImageStore, options: ImagesDirOptions): AsyncDisposable {
   const ending = new AbortController();

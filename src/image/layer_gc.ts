@@ -33,7 +33,7 @@ export class LayerGc {
     }
   }
 
-  /** Waits for the layers that it removes, and for no others. */
+  /** Removes the layers that nothing needs, and waits for these removals only. */
   async collect(): Promise<void> {
     const { layers, records, mounts } = this.#parts;
     const ofImages = new Set(records.list().flatMap((image) => image.layers));
@@ -41,7 +41,7 @@ export class LayerGc {
     await layers.collect(mounts.used(), isNeeded);
   }
 
-  /** The same, and waits until all removals that have begun have freed their space. */
+  /** Does the same, and waits until all removals that have begun have freed their space. */
   async free(): Promise<void> {
     await this.collect();
     await this.#parts.layers.removals.freed();

@@ -5,8 +5,8 @@ import type { NewImage } from "./pull.ts";
 import { parseReference } from "../registry/reference.ts";
 
 /**
- * given: with a tag, a name for the only image without one, or else for the only image, beside its own names;
- * without a tag, also the repository of bare tags.
+ * Returns the images to register. given: a name for the only image that has none, or else for the only image, in
+ * addition to its own names. A given name without a tag is also the repository of bare tags.
  * @throws CriError INVALID_ARGUMENT for an invalid name, and if several images would get the given one.
  */
 export function imagesOfArchive(

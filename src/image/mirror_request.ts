@@ -35,8 +35,8 @@ export class MirrorError extends Error {
 const targetCharsMax = 1024;
 
 /**
- * The query parameter ns names the registry, as containerd's mirrors have it; without it it is docker.io, the
- * only one for which Docker uses mirrors. @throws MirrorError.
+ * The query parameter ns names the registry, as containerd's requests to mirrors do; without ns the registry is
+ * docker.io, the only one for which Docker uses mirrors. @throws MirrorError.
  */
 export function parseMirrorRequest({ line }: Pick<Head, "line">): MirrorRequest {
   const [, method, target = ""] = /^(\S+) (\/\S*) HTTP\/1\.[01]$/.exec(line) ?? [];
@@ -77,7 +77,7 @@ function decoded(text: string): string {
 function repositoryOf(registry: string, part: string): string {
   try {
     const { domain, path } = parseReference(`${registry}/${part}:latest`);
-    // A word without a dot would be a folder of docker.io.
+    // Without a dot the registry's name would have been parsed as a folder of docker.io.
     if (domain === registry || registry === "index.docker.io") return `${domain}/${path}`;
   } catch {
     // refused below

@@ -36,7 +36,7 @@ export type MirrorOptions = {
     readonly clients: readonly string[];
   };
   log: Log;
-  /** Other ones for tests. */
+  /** Set by tests only. */
   deadlines?: Deadlines;
 };
 
@@ -45,7 +45,7 @@ type Deadlines = {
   headMs: number;
   /** For each part of an answer. */
   stallMs: number;
-  /** The rate, with stallMs more, that the whole answer has to reach. */
+  /** The whole answer may take the time that it needs at this rate, plus stallMs. */
   bytesPerMsMin: number;
 };
 const usualDeadlines: Deadlines = { headMs: 10_000, stallMs: 30_000, bytesPerMsMin: 64 };
@@ -158,7 +158,7 @@ class Mirror {
         log.debug("an answer to another node failed", { ...request, error: messageOf(error) });
         socket.destroy();
       })
-      // Not when the client disconnects: a file that is being hashed stays open.
+      // Only at the answer's end, even if the client disconnects before: a file that is being hashed stays open.
       .finally(() => this.#answering.delete(socket));
   }
 
@@ -289,7 +289,7 @@ class Sender implements AsyncDisposable {
   }
 
   async #within(work: Promise<unknown>): Promise<void> {
-    // One for each part: one for the whole answer would keep what every part adds to it.
+    // A promise for each part: one for the whole answer would hold what each part's race adds to it.
     const closed = Promise.withResolvers<never>();
     const onClose = () => closed.reject(new Error("the client disconnected, or was too slow"));
     if (this.#socket.destroyed) onClose();

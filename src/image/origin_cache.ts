@@ -21,7 +21,7 @@ export class OriginCache {
     this.#bytesMax = bytesMax;
   }
 
-  /** Empty without a file, and for a damaged one, which is logged once. */
+  /** Returns the origins in a file; none for a missing file, and for a damaged one, which is logged once. */
   async read(path: string): Promise<ImageOrigin[]> {
     try {
       await using file = await open(path);

@@ -3,7 +3,7 @@ import type { Config } from "../base/config.ts";
 import type { ImageRecord } from "./records.ts";
 import { fullName, nameOrNone } from "../registry/reference.ts";
 
-/** Returns the patterns of a configuration: the pause container's image is needed like those. */
+/** Returns the configured patterns, and the pause container's image, which must not be collected either. */
 export function pinnedPatterns(config: Pick<Config, "podSandboxImage" | "pinnedImages">): string[] {
   return [config.podSandboxImage, ...config.pinnedImages].filter((name) => name !== "");
 }

@@ -23,7 +23,7 @@ const arm: Platform = { architecture: "arm", variants: ["v7", "v6", "v5", ""] };
 
 /**
  * Returns architectures in the spelling of image configs, best first: this machine's, then, as in containerd's
- * platforms.Only, the one of 32 bits. A machine that runs no programs of 32 bits fails to start the container.
+ * platforms.Only, its 32-bit one. On a machine that runs no 32-bit programs, the container then fails to start.
  */
 export function hostPlatforms(arch: string = process.arch, flags = cpuFlags()): Platform[] {
   switch (arch) {
@@ -66,7 +66,7 @@ function normalized({ architecture = "", variant = "" }: Described): [string, st
   return [name, implied ?? variant.toLowerCase().replace(/^(?=\d)/, "v")];
 }
 
-/** Returns "" if it states none. */
+/** Returns the normalized architecture; "" if none is stated. */
 export function architectureOf(has: Described | null | undefined): string {
   return normalized(has ?? {})[0];
 }

@@ -1,8 +1,8 @@
 // Resolves an index, and indexes nested in it, to the manifest for this platform (OCI image-spec,
 // image-index.md).
-// Decision: as in containerd, an entry that states its platform is preferred. The platform of the others is
-// read from their configs, except that the only entry of an index is used without reading its config. Another
-// architecture that this machine runs is used if no entry is for its own.
+// Decision: as in containerd, an entry that states its platform is preferred. The platform of the other entries is
+// read from their configs, except that the only entry of an index is used without reading its config. If no entry is
+// for this machine's own architecture, one for another architecture that the machine runs is used.
 import { CriError, type ErrorCode } from "../base/errors.ts";
 import {
   parseConfig,

@@ -25,7 +25,7 @@ export type NewImage = {
   runtimeHandler?: string | undefined;
   /** Of an image that was pulled. */
   origin?: ImageOrigin;
-  /** Names it in messages. */
+  /** Names the image in messages. */
   what: string;
 };
 
@@ -55,7 +55,7 @@ export async function fetchImage(ref: Reference, options: FetchOptions): Promise
   return await fetchResolved(ref, resolved, options);
 }
 
-/** Fetches an image unless isKnown has the digest of its manifest. @throws as fetchImage(), which verifies it. */
+/** Fetches an image unless isKnown() accepts its manifest's digest; asks no verifiers. @throws as fetchImage() does. */
 export async function fetchNewImage(
   ref: Reference,
   options: Omit<FetchOptions, "verification"> & { isKnown: (digest: string) => Promise<boolean> },
@@ -118,7 +118,7 @@ async function fetchResolved(
   };
 }
 
-/** Whether a registry would have answered without its secrets is unknown, even if it did not ask for them. */
+/** True if a request had secrets: it is unknown whether the registry, which need not ask, would answer without them. */
 function hasSecrets({ auth, headers, tls }: Upstream): boolean {
   return (
     auth.credentials !== undefined || tls.cert !== undefined || Object.keys(headers).length > 0

@@ -1,6 +1,6 @@
 // Stores the image records, one file each, and finds an image by name.
-// Decision: a file is synced to disk only if the layers of its image are; otherwise it is when they are, by one sync
-// of the file system. A power loss before that drops the image in any case.
+// Decision: a file is synced to disk at once only if the layers of its image are on disk. Otherwise one sync of the
+// file system covers the file and the layers later; a power loss before that sync drops the image in any case.
 import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
@@ -72,17 +72,17 @@ type AddOptions = {
   isSynced?: (layers: readonly string[]) => boolean;
 };
 
-/** again: the same was just written without fsync. */
+/** again: the same files were just written without fsync. */
 type How = { fsync: boolean; again: boolean };
 
-/** Writes files of an image: to disk if its layers are there. areSynced: true also while their sync is under way. */
+/** Writes an image's files, with fsync if its layers are synced. areSynced: true also while their sync is under way. */
 async function withLayers(
   areSynced: () => boolean,
   write: (how: How) => Promise<void>,
 ): Promise<void> {
   const fsync = areSynced();
   await write({ fsync, again: false });
-  // A sync that began meanwhile may have missed them.
+  // A sync of the layers that began meanwhile may not cover the files.
   if (!fsync && areSynced()) await write({ fsync: true, again: true });
 }
 

@@ -21,7 +21,7 @@ type RegistrarParts = {
   maker: LayerMaker;
   records: ImageRecords;
   gc: LayerGc;
-  /** Keeps what the image can be served by to other nodes. */
+  /** Keeps origins (image_origin.ts), by which the image can be served to other nodes. */
   keepsOrigins: boolean;
   startHelpers: () => UnpackPool;
 };
@@ -29,7 +29,7 @@ type RegistrarParts = {
 type WholeImage = {
   record: ImageRecord;
   config: Buffer;
-  /** Where origins are kept. */
+  /** The manifests of the image's origin; absent where origins are not kept. */
   manifests?: ImageOrigin["manifests"];
 };
 

@@ -21,7 +21,7 @@ export type RootfsMountsParts = {
   realGraph: string;
   layers: LayerStore;
   storage: Storage;
-  /** Those left by the previous daemon (overlay.ts mountedOverlays). */
+  /** The mounts that the previous daemon has left (mountedOverlays() of layer/overlay.ts). */
   mounts: Map<string, string[]>;
   startHelpers: () => UnpackPool;
 };
@@ -61,7 +61,7 @@ export class RootfsMounts {
     }
     const lower = image.layers.map(shortId);
     this.#mounts.set(absolute, lower); // before the mount, so that GC keeps the layers
-    // Exists for containers and pods, with a stricter mode; an image volume's is created inside.
+    // The folder exists for containers and pods, with a stricter mode; that of an image volume is created here.
     await mkdir(absolute, { recursive: true, mode: 0o711 });
     if (parts.owner !== undefined) allowGroupTraversal(absolute, parts.owner.gid);
     const maker = this.#maker(image, signal);

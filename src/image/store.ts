@@ -122,13 +122,14 @@ export class ImageStore implements AsyncDisposable {
 
   /** Begins to clean up after the previous daemon. */
   start(): void {
-    // A pull or load of an image whose record is lost needs only the record, unless space is needed before it comes.
+    // Keeps all layers until an image is removed to free space: a new pull or load of an image whose record is lost
+    // then has to write only the record.
     if (this.#records.unreadable > 0) this.#spared = this.#gc.hold(this.#layers.ids());
     this.#collectLater();
     this.sync.begin();
   }
 
-  /** Nobody waits for the space, which may be a million files. */
+  /** Collects in the background: nobody waits for the space, and to free it may take the removal of a million files. */
   #collectLater(): void {
     this.#gc.collect().catch(logFailure(this.#options.log, "removing unused layers failed"));
   }
@@ -180,7 +181,10 @@ export class ImageStore implements AsyncDisposable {
     );
   }
 
-  /** A tag that was not pulled before, and an image for verifiers, is fetched without asking for its digest first. */
+  /**
+   * Fetches an image unless the node has all of it. Does not ask for the digest first if the name was not pulled from
+   * this repository before, or if verifiers are configured, which must see every image.
+   */
   async #fetchUnlessWhole(
     ref: Reference,
     o: Pick<FetchOptions, "auth" | "signal">,
@@ -213,8 +217,8 @@ export class ImageStore implements AsyncDisposable {
   }
 
   /**
-   * Registers the images of an archive or OCI layout folder on this host. leavesTagsOf: tests whether an image with this
-   * id keeps a tag that it has now; otherwise the loaded image takes it.
+   * Registers the images of an archive or OCI layout folder on this host. leavesTagsOf: tests whether the image with
+   * this id keeps a tag that it has now; otherwise the loaded image takes the tag.
    */
   async load(path: string, o: LoadOptions): Promise<ImageRecord[]> {
     // Before anything is unpacked.
@@ -295,7 +299,7 @@ export class ImageStore implements AsyncDisposable {
     if (image === undefined) return;
     await this.#registrar.remove(image.id, this.#closing.signal);
     const spared = this.#spared;
-    this.#spared = undefined; // another removal may be here, too
+    this.#spared = undefined; // before the await: another removal must not release it, too
     await spared?.[Symbol.asyncDispose]();
     this.#options.log.info("image removed", { image: image.repoTags[0], id: image.id });
   }

@@ -69,7 +69,7 @@ export async function verifyImage(
 }
 
 /**
- * A kubelet compares the begin of the text (k8s.io/cri-api, pkg/errors: ErrSignatureValidationFailed), from
+ * A kubelet compares the beginning of the text (k8s.io/cri-api, pkg/errors: ErrSignatureValidationFailed), from
  * which it removes the gRPC code only if that is UNKNOWN (k8s.io/cri-client, remote_image.go).
  */
 function validationFailed({ name, top }: ResolvedImage, cause: unknown): CriError {
@@ -164,7 +164,7 @@ const O_TMPFILE = 0o20_000_000 | constants.O_DIRECTORY;
 function secretFile(text: string): Descriptor {
   using stack = new DisposableStack();
   const file = stack.use(Descriptor.open("/dev/shm", O_TMPFILE | constants.O_RDWR, 0o600));
-  writeSync(file.fd, text, 0); // at a position: the program reads from the same one
+  writeSync(file.fd, text, 0); // at a position, which leaves the shared offset at 0, where the program begins to read
   stack.move();
   return file;
 }

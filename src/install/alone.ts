@@ -11,7 +11,7 @@ const machineLock = "/var/lib/isulad-ts.install.lock";
 /** Dispose it at the end. @throws CriError FAILED_PRECONDITION while another process has it. */
 export function alone({ root, isDryRun }: Pick<Target, "root" | "isDryRun">): Disposable {
   if (isDryRun) return new DisposableStack();
-  // An image keeps no file of it, even after a crash.
+  // A root folder is locked itself: no lock file stays in an image, even after a crash.
   const lock = root === "" ? lockWithFile(machineLock) : lockedFolder(root);
   if (lock !== undefined) return lock;
   const where = root === "" ? "on this machine" : `in ${root}`;
@@ -26,7 +26,7 @@ export function lockWithFile(path: string): Disposable | undefined {
   if (lock === undefined) return undefined;
   using stack = new DisposableStack();
   stack.use(lock);
-  // It was opened before its earlier owner removed it: another file may be locked by now.
+  // If its earlier owner removed the file after it was opened here, another file has the name now, perhaps locked.
   const isSame = statSync(path, { throwIfNoEntry: false })?.ino === fstatSync(lock.fd).ino;
   if (!isSame) return undefined;
   stack.defer(() => rmSync(path, { force: true }));

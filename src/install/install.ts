@@ -68,7 +68,7 @@ export async function installPrograms(
   for (const file of bundled) await put(target, manifest, file);
 }
 
-/** A folder's configuration is checked when the machine that it becomes starts its daemon. */
+/** Checks this machine's configuration; that of a root folder is checked when its machine starts the daemon. */
 function checkConfig({ root }: Target): void {
   if (root !== "") return;
   try {

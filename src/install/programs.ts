@@ -173,7 +173,7 @@ const lockMs = 5 * 60_000;
 const lockPollMs = 1_000;
 
 /**
- * Installs Debian's packages; while another program holds a lock of apt or dpkg, it waits for up to five minutes: after its
+ * Installs Debian's packages. Waits for up to five minutes while another program holds a lock of apt or dpkg: after its
  * first boot a machine often updates itself (apt-daily, unattended-upgrades).
  */
 export async function aptInstall(

@@ -27,8 +27,8 @@ const mends = {
 };
 
 /**
- * Returns RESOURCE_EXHAUSTED with the full disk and how to free it, or the error as it is if it has another cause:
- * inotify and cgroups fail with ENOSPC, too.
+ * Returns a CriError RESOURCE_EXHAUSTED that names the full disk and how to free space, or the error unchanged if no
+ * disk is full: inotify and cgroups fail with ENOSPC, too.
  */
 export async function withFullDisk(
   error: unknown,

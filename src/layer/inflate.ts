@@ -21,10 +21,10 @@ export class Inflate {
   #isPlain = false;
   #frames: ZstdFrames | undefined;
   #writtenBytes = 0;
-  /** The decompressor has ended; it does so by itself when trailing bytes follow. */
+  /** The decompressor has ended; it ends by itself when trailing bytes follow. */
   #hasEnded = false;
   #failure: Error | undefined;
-  /** Ends the current wait: after a failure or its end the stream calls no callback. */
+  /** Ends the current wait: after a failure, or after its end, the decompressor calls no callback. */
   #endWait: (() => void) | undefined;
 
   constructor(sink: (chunk: Uint8Array) => void) {
@@ -126,7 +126,7 @@ export class Inflate {
   }
 }
 
-/** Frees the decompressor's output buffer after the chunk that fills it up: it then takes another buffer. */
+/** Frees the decompressor's output buffer after the chunk that fills it up: the decompressor then takes another one. */
 function freeOutput({ buffer, byteOffset, byteLength }: Uint8Array): void {
   if (byteOffset + byteLength === buffer.byteLength) freeChunk(new Uint8Array(buffer));
 }

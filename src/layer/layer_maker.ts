@@ -92,7 +92,7 @@ export class LayerMaker {
     await assertDiskSpace(this.#store.root, needed, "the image's missing layers take at least");
   }
 
-  /** Of two pulls that need one layer, the second waits, and makes it if the first fails. */
+  /** Makes one layer. Of two pulls that need the same layer, the second waits, and makes it if the first fails. */
   async #ensureOne(wants: LayerWant[], index: number, o: OneOptions): Promise<void> {
     const { chainId, size } = wants[index]!;
     const wasThere = await this.#byChain.run(chainId, o.signal, async () => {
@@ -136,7 +136,7 @@ export class LayerMaker {
 
   /**
    * Makes the layer at an index again and replaces the existing one.
-   * beforeReplace: called right before that, without an await in between.
+   * beforeReplace: called right before the replacement, without an await in between.
    */
   async remake(
     wants: LayerWant[],
@@ -189,7 +189,7 @@ export class LayerMaker {
       const cloned = await o.helpers.run(job, { signal: o.signal });
       return { ...cloned, digest: undefined } satisfies MadeLayer;
     } catch (error) {
-      // It was removed meanwhile, or a file has the maximum number of hard links.
+      // The other layer was removed meanwhile, or one of its files has the maximum number of hard links.
       this.#options.log.debug("cannot clone a layer with the same content, fetching it", {
         layer: want.digest,
         error: messageOf(error),
@@ -218,7 +218,7 @@ export class LayerMaker {
           layer: want.digest,
           error: messageOf(error),
         });
-        // Which of several is not known; later layers of the pull ask all of them last.
+        // It is not known which mirror sent it: later layers of the pull ask all mirrors last.
         for (const one of source.session.upstreams) if (!one.isOrigin) one.isFailing = true;
         await emptyScratch(scratch);
         return await this.#unpackFrom({ kind: "registry", session }, want, { ...o, scratch });
@@ -260,8 +260,8 @@ export class LayerMaker {
 }
 
 /**
- * Explains why a registry may lack a layer: one of these media types need not be there, and its urls are not
- * followed, because an image must not choose which hosts a node asks.
+ * Explains why a registry may lack a layer of a foreign media type: such a layer need not be in the registry, and its
+ * urls are not followed, because an image must not choose which hosts a node asks.
  */
 function missing(error: unknown, { mediaType, urls }: LayerWant): unknown {
   const isElsewhere = /\.foreign\.|\.nondistributable\./.test(mediaType);

@@ -1,7 +1,7 @@
 // Reads and writes a layer's manifest: the attributes of each path in its tree as the tar stream stated them,
 // one JSON array per line, in a file next to the tree.
-// Decision: files have a CRC, not a digest. It detects disk corruption at a tenth of the cost, and against an
-// attacker who can write to the graph folder neither would help.
+// Decision: files have a CRC, not a digest. A CRC detects disk corruption at a tenth of the cost, and neither would
+// help against an attacker who can write to the graph folder.
 import * as fs from "node:fs";
 import { CriError } from "../base/errors.ts";
 import { jsonText, ownJsonValue } from "../base/json.ts";

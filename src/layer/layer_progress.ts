@@ -21,8 +21,8 @@ const stepBytes = 1 << 20;
 const stepMs = 500;
 
 /**
- * Sums up the bytes of a job and reports the sum when it has grown by a MiB, or after half a second: on a thin line
- * a MiB takes long enough to look like a stall.
+ * Sums up the bytes of a job and reports the sum when it has grown by a MiB, or after half a second: on a slow
+ * connection a MiB takes long enough to look like a stall.
  */
 export class ByteProgress {
   readonly #onProgress: (bytes: number) => void;

@@ -71,7 +71,7 @@ export class LayerStore {
     this.removals = o.removals ?? new Removals(o.log);
   }
 
-  /** Does not wait for the removal of what interrupted pulls and removals have left, which may be a million files. */
+  /** Opens the store without waiting for the removal of interrupted pulls' leftovers, which may be a million files. */
   static async open(root: string, o: LayerStoreOptions): Promise<LayerStore> {
     const store = new LayerStore(root, o);
     await mkdir(store.trees, { recursive: true, mode: 0o700 });
@@ -130,7 +130,7 @@ export class LayerStore {
     return { chainId, diffId, sizeBytes, inodes };
   }
 
-  /** Counts each content once: layers with the same diff ID share their files. */
+  /** Returns the disk usage of layers; counts each content once, since layers with the same diff ID share files. */
   usageOf(chainIds: Iterable<string>): { bytes: bigint; inodes: bigint | undefined } {
     const byContent = new Map<string, LayerRecord>();
     for (const id of chainIds) {
@@ -255,7 +255,7 @@ export class LayerStore {
     return this.ids().filter((id) => this.#layers.get(id)?.unsyncedBoot !== undefined);
   }
 
-  /** Tests whether a layer is on disk, or its sync has begun, which covers nothing that is written from now on. */
+  /** Tests whether a layer is synced or being synced; a sync under way does not cover what is written from now on. */
   isSynced(chainId: string): boolean {
     const record = this.#layers.get(chainId);
     if (record === undefined) return false;
@@ -272,7 +272,7 @@ export class LayerStore {
       const { chainId } = record;
       if (this.#layers.get(chainId) !== record) continue; // removed or replaced meanwhile
       const synced = { ...record, unsyncedBoot: undefined };
-      // Or a power loss could leave an empty record in the place of the one that was synced.
+      // With fsync: otherwise a power loss could leave an empty record in place of the one that sync() has covered.
       const written = this.#write(synced, { fsync: true });
       this.#markingSynced = written.catch(() => {});
       await written;
@@ -286,7 +286,8 @@ export class LayerStore {
   }
 
   /**
-   * Removes the layers that are not needed, and waits for that, but for no earlier removal. mounted: as for open().
+   * Removes the layers that are not needed, and waits for these removals, but not for earlier ones. mounted: as for
+   * open().
    */
   async collect(
     mounted: ReadonlySet<string>,
@@ -301,7 +302,7 @@ export class LayerStore {
   }
 
   /**
-   * Drops a layer at once and moves its files to scratch; a new layer of that name waits for the move. It
+   * Drops a layer at once and moves its files to scratch; a new layer of that name waits for the move. An eviction
    * creates nothing, so it works on a full disk. @returns the paths to remove.
    */
   #evict(chainId: string): Promise<string[]> {
@@ -343,10 +344,10 @@ export class LayerStore {
   async #removeOrphanedTrees(mounted: ReadonlySet<string>): Promise<void> {
     const names = [...this.#orphanedTrees].filter((name) => !mounted.has(name.split(".", 1)[0]!));
     const asides: string[] = [];
-    // All at once, so that no other call waits for the removal of these.
+    // All are renamed before the first await, so that no other call has to wait until they are removed.
     for (const name of names) {
       const tree = join(this.trees, name);
-      // Of its own: another removal may be at work on an earlier tree of that name.
+      // A random name: another removal may still be working on an earlier tree of the same name.
       const aside = join(this.#scratch, `${name}.${randomBytes(8).toString("hex")}`);
       try {
         renameSync(tree, aside);

@@ -98,8 +98,8 @@ function stack({ trees, names, dir, readonly, label, options = [] }: OverlayPart
 type Paths = { below: string[]; upper: string; work: string };
 
 /**
- * named: paths that a reader of the mount table knows. short: the same by descriptors, for what the kernel does not
- * take by name: 127 layers fit into a page of options then, whatever the graph folder is called.
+ * named: the paths by name, which people recognize in the mount table. short: the same paths by descriptor, for those
+ * that are too long or have special characters: 127 layers then fit into a page of options in any graph folder.
  */
 type Stack = Pick<OverlayParts, "readonly" | "label"> & {
   named: Paths;
@@ -165,9 +165,9 @@ function mountBy(form: (typeof mountForms)[number], rootfs: string, of: Stack): 
   }
 }
 
-/** Of mount(2)'s options. */
+/** Limit of mount(2)'s options together. */
 const pageBytes = 4096;
-/** Of a value for fsconfig(2). */
+/** Limit of one value for fsconfig(2). */
 const valueBytesMax = 255;
 
 function pathsOf({ below, upper, work }: Paths): string[] {

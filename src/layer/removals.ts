@@ -1,4 +1,4 @@
-// Removes files of layers that are not used, and waits for them. A removal of a million files takes minutes.
+// Removes the files of unused layers in the background, and lets callers wait: a million files take minutes.
 import { messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { removeTree } from "../sys/remove_tree.ts";
@@ -26,12 +26,12 @@ export class Removals {
     await this.#begun;
   }
 
-  /** Begins no further removal of a path: the daemon ends, and its next start goes on. */
+  /** Begins no further removal of a path: the daemon is ending, and its next start removes what is left. */
   end(): void {
     this.#ended = true;
   }
 
-  /** A path that cannot be removed is logged. */
+  /** Removes the paths one after another; logs those that cannot be removed. */
   async remove(...paths: readonly string[]): Promise<void> {
     for (const path of paths) {
       if (this.#ended) return;

@@ -16,7 +16,7 @@ import { isOpaque } from "./whiteouts.ts";
 import type { ContainerQuota } from "./container_quota.ts";
 import { removeTree } from "../sys/remove_tree.ts";
 
-/** A pod's user namespace, which maps ids from 0 up to this node's from uid and gid up. */
+/** A pod's user namespace: maps `count` ids, from 0 up, to this node's ids from uid and gid up. */
 export type RootfsOwner = { userns: string; uid: number; gid: number; count: number };
 
 export type RootfsParts = {
@@ -107,7 +107,7 @@ export async function unmountRootfs(
   await removeTree(join(dir, "upper"));
 }
 
-/** Never recursively while something is mounted there. */
+/** Removes the mount point; what is in it only if nothing is mounted there, which would be emptied, too. */
 async function removeMountPoint(rootfs: string): Promise<void> {
   try {
     await rmdir(rootfs).catch(async (error: unknown) => {

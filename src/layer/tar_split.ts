@@ -1,6 +1,6 @@
 // Reads and writes tar-splits: the bytes of a layer's tar stream that are not file content, and references to
 // the files that contain the rest. A tree and its tar-split reproduce the stream byte for byte.
-// Decision: `save` needs them because blobs are not kept. Repacked in any other order or form, a layer would
+// Decision: `save` needs tar-splits because blobs are not kept. Repacked in any other order or form, a layer would
 // have another diff ID, and its image another config and ID. A tar-split takes about 1 % of the layer's size
 // and of the time to unpack it.
 import * as fs from "node:fs";

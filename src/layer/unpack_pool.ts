@@ -87,7 +87,7 @@ class Helper {
       giveWay(this.#child.pid, niceness);
       offerToOomKiller(this.#child.pid);
     }
-    this.#child.stdin.on("error", () => {}); // its exit is reported instead
+    this.#child.stdin.on("error", () => {}); // the helper's exit is reported instead
     this.#stderr = keepEnd(this.#child.stderr, stderrBytesMax);
     const lines = createInterface({ input: this.#child.stdout });
     lines.on("line", (line) => this.#onAnswer?.(parseAnswer(line)));

@@ -115,7 +115,7 @@ export class Untar implements Unpacker {
   end(): void {
     for (const [path, { kind }] of this.entries) {
       if (kind === "whiteout" && this.#isBelowOpaque(path)) {
-        // Nothing is left to hide, and overlayfs lists the names of whiteouts in a folder that it does not merge.
+        // It has nothing to hide, and overlayfs would list it: below an opaque folder it merges no other layer.
         fs.unlinkSync(absolute(path));
         this.entries.delete(path);
       }
@@ -130,7 +130,7 @@ export class Untar implements Unpacker {
     }
   }
 
-  /** Not the root, which overlayfs merges even if it is opaque. */
+  /** True below an opaque folder; the root does not count, since overlayfs merges it even if it is opaque. */
   #isBelowOpaque(path: string): boolean {
     for (let end = path.lastIndexOf("/"); end > 0; end = path.lastIndexOf("/", end - 1)) {
       if (this.entries.get(path.slice(0, end))!.isOpaque) return true;

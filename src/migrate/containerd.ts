@@ -30,7 +30,7 @@ const noRemote = "remote snapshotters are not supported";
 const credentials = "write it into registry-auth-file, in the format of Docker";
 const onlyUnix = "only unix sockets are served, which need no TLS";
 
-/** Fields of a runtime that have the same name, but for "_". */
+/** Fields of a runtime whose names differ from daemon.json's only by "_" for "-". */
 const runtimeFields =
   /^(pod_annotations|container_annotations|privileged_without_host_devices|privileged_without_host_devices_all_devices_allowed|base_runtime_spec|cni_conf_dir|cni_max_conf_num|runtime_path)$/;
 
@@ -207,7 +207,7 @@ const group: Rule = {
       : converted("group", String).apply(leaf, values),
 };
 
-/** Of the parts of the daemon NRI alone has a switch. */
+/** NRI is the only part of the daemon that a key switches off. */
 const disabledPlugins: Rule = {
   to: "nri-support",
   apply: ({ value }, values) => {
@@ -217,7 +217,7 @@ const disabledPlugins: Rule = {
   },
 };
 
-/** A plugin of which no key has an equivalent. */
+/** Returns the rule of a plugin whose keys all have no equivalent. */
 function without(plugin: string, why: string): Rules {
   return { [`plugins/io.containerd.${plugin}/**`]: none(why) };
 }

@@ -10,7 +10,7 @@ const isulad: Rules = Object.fromEntries(
   }),
 );
 
-/** Off, it leaves the level to log-level. */
+/** Converts `debug`: true sets the level to debug; false leaves it to the source's log-level. */
 const debug: Rule = {
   to: "log-level",
   apply: ({ value }, values) => {

@@ -44,7 +44,7 @@ export function same(key: string): Rule {
   return converted(key, (value) => value);
 }
 
-/** The key takes the converted value, unless it refuses it. convert: returns undefined for what has no equivalent. */
+/** The key takes the converted value if its kind accepts it. convert: returns undefined for what has no equivalent. */
 export function converted(key: string, convert: (value: unknown) => unknown): Rule {
   const apply: Rule["apply"] = ({ value }, values) => {
     if (value === "") return { why: "it is empty: the default is the same or better" };
@@ -75,7 +75,7 @@ export function portOf(value: unknown): number {
   return Number(String(value).replace(/^.*:/, ""));
 }
 
-/** Address and port of metrics in one text; without an address other programs listen on all of the node's. */
+/** Splits address and port of metrics; a text without an address means all of the node's addresses. */
 export const metricsAddress: Rule = {
   to: "metrics-port",
   apply: (leaf, values) => {
@@ -170,7 +170,7 @@ export function migrate(
   return { values, report };
 }
 
-/** A rule takes the type of the source's value for granted. */
+/** Applies a rule; an exception means that the source's value has another type than the rule expects. */
 function outcomeOf(rule: Rule, leaf: Leaf, values: Tree): ReturnType<Rule["apply"]> {
   try {
     return rule.apply(leaf, values);

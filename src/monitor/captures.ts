@@ -13,7 +13,7 @@ import type { CaptureRequest, Captured, DrainLimit, LogWorkers } from "./log_wor
 const lookMs = 20;
 /** A quarter of a pipe. */
 const bytesMax = 16 << 10;
-/** One in some hundred execs ends a moment before all that held its pipes have closed them. */
+// One exec in some hundred ends a moment before all holders of its pipes have closed them: longest wait, and step.
 const [closingMs, closingStepMs] = [100, 5];
 
 type Short = { stdout: Descriptor; stderr: Descriptor; maxBytes: number; startedMs: number };

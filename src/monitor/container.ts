@@ -7,7 +7,7 @@ export class Container {
   readonly record: RunRecord;
   readonly stdio: Stdio;
   readonly exit: Promise<ExitRecord>;
-  /** A SIGCHLD announces its end. False for a shim's, and for one that an earlier monitor has started. */
+  /** A SIGCHLD announces the init's end. False for a shim's container, and for one that an earlier monitor started. */
   isChild: boolean;
   #ended = false;
   readonly #end = Promise.withResolvers<End>();

@@ -38,9 +38,9 @@ export class Containers {
   readonly #running = new Map<string, Container>();
   readonly exits: Exits;
   readonly #announce: (exit: ExitRecord) => void;
-  /** After an exit, or an interrupted start. */
+  /** The runtime's deletes after an exit, or after an interrupted start. */
   readonly #deletions: Deletions;
-  /** The runtime's start: a container may end before it, and an early delete would remove its files. */
+  /** The runtime's starts under way: a container may end before its start does, and must not be deleted until then. */
   readonly #starting = new Map<string, Promise<unknown>>();
   readonly starts = new PendingStarts();
   readonly #terminals: AwaitedTerminals;
@@ -200,7 +200,7 @@ export class Containers {
     await client.closeStdin({ id, exec_id: key });
   }
 
-  /** Rolls back an interrupted start; only the next call for the container waits for its end. */
+  /** Rolls back an interrupted start in the background; only the next call for the container waits until it is done. */
   #undo(record: RunRecord): void {
     const { id } = record;
     this.#log.warn("rolling back an interrupted start", { container: id });
@@ -280,7 +280,7 @@ export class Containers {
       this.#log.error("handling the exit of a container failed", fields);
     });
     this.#running.set(record.id, container);
-    // A container in a guest has none on this node.
+    // A container in a guest has no cgroup on this node.
     if (Object.keys(record.cgroup).length > 0) this.#oom.started(record, record.cgroup);
     this.#check(container); // it may have ended before it was tracked
     return container;
@@ -292,8 +292,8 @@ export class Containers {
   }
 
   /**
-   * Checks those whose end a SIGCHLD announces. A look at any other costs more, and there may be a thousand from
-   * before the monitor's start.
+   * Checks the containers whose end a SIGCHLD announces. A look at any other container costs more, and there may be
+   * a thousand from before the monitor's start.
    */
   checkChildren(): void {
     for (const one of this.#running.values()) if (one.isChild) this.#check(one);
@@ -356,7 +356,7 @@ export class Containers {
 
   /**
    * Leaves further exits to the next build, until release(), and finishes those that were detected.
-   * @throws CriError RESOURCE_EXHAUSTED while an exit cannot be recorded for it.
+   * @throws CriError RESOURCE_EXHAUSTED while an exit cannot be recorded for the next build.
    */
   async quiesce(): Promise<void> {
     this.#quiet = true;

@@ -56,7 +56,7 @@ export class Deletions {
     }
   }
 
-  /** Repeats the failed ones that are due: called at intervals. */
+  /** Repeats the failed deletes that are due: called at intervals. */
   retry(): void {
     for (const [id, { request, onDeleted }] of this.#failed) {
       if (this.#underWay.has(id) || !this.#backoff.isDue(id)) continue;

@@ -21,9 +21,9 @@ const startTimeoutMs = 60_000;
 export type RunningExec = {
   process: ExecProcess;
   exited: Promise<{ exitCode: number }>;
-  /** Kills it with all its descendants. */
+  /** Kills the process with all its descendants. */
   kill: () => Promise<void>;
-  /** Lets go of its streams; called after its exit, once its output was read. */
+  /** Lets go of the streams; called after the exit, once the output was read. */
   close?: () => Promise<void>;
 };
 
@@ -63,7 +63,7 @@ export class Execs {
     this.#starterFor = starterFor;
   }
 
-  /** Keys of those that are not let go of. */
+  /** Keys of the execs that run, and of those that ended and were not let go of yet. */
   get open(): string[] {
     return [...this.#kills.keys()];
   }
@@ -106,7 +106,7 @@ export class Execs {
     }
   }
 
-  /** Its caller reads the output at its own pace, and then cancels or abandons the exec. */
+  /** Keeps the streams until the caller has read the output at its own pace, and then cancels or abandons the exec. */
   #closeLater(key: string, { close }: RunningExec): void {
     if (close === undefined) return;
     const closeNow = () => {
@@ -146,7 +146,7 @@ export class Execs {
     using captured = starter.openCaptured(request);
     this.#captures.capture({ id, ...captured.readers, maxBytes: request.maxOutputBytes });
     const running = this.#runCaptured(container, request, { starter, captured, cancelled });
-    // Collected even when it fails: its streams would stay open.
+    // The output is collected even if the exec fails: otherwise its streams would stay open.
     const [ran] = await Promise.allSettled([running]);
     const limit = { isCopied: starter.isCopied, drainMs: request.drainMs };
     const { stdout, stderr } = await this.#captures.collect(id, limit);

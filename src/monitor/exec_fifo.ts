@@ -1,9 +1,9 @@
 // Starts a created container of runc without one more process of runc.
 //
-// Decision: runc's init waits until somebody reads from a FIFO in the container's state folder. `runc start` does just
-// that, and removes the FIFO (libcontainer, Container.Exec: the same from runc 1.0 to 1.5), for 7 ms of CPU time. Poststart
-// hooks are no part of it: runc runs them in `create`. The start of other runtimes, and of programs in front of runc, may
-// do more, and is called.
+// Decision: runc's init waits until somebody reads from a FIFO in the container's state folder. `runc start` only does
+// that, and removes the FIFO (libcontainer, Container.Exec: the same from runc 1.0 to 1.5), for 7 ms of CPU time. Hooks
+// of the kind poststart are no part of it: runc runs them in `create`. The `start` of other runtimes, and of programs
+// that wrap runc, may do more, and is called.
 import { constants, realpathSync, rmSync, statSync } from "node:fs";
 import { basename, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";

@@ -2,8 +2,8 @@
 // with it the kernel keeps the exit code for a later monitor, whichever process reaps the init.
 //
 // Decision: an exit code is looked up in this order.
-//   1. A child of this monitor, also after an upgrade in place, which keeps the children: waitid, which leaves it a
-//      zombie until its exit is recorded.
+//   1. A child of this monitor, also after an upgrade in place, which keeps the children: waitid, which leaves the init
+//      a zombie until its exit is recorded.
 //   2. A zombie that the daemon, a subreaper, keeps after a monitor was killed: /proc/PID/stat.
 //   3. Reaped by another process, most likely by the node's init after daemon and monitor were both killed:
 //      PIDFD_INFO_EXIT of the pinned pidfd (Linux 6.15 and a libc with pidfd_open, open_tree and
@@ -47,7 +47,7 @@ export function endOf(init: { pid: number; pidStartTime: string }, path: string)
   } catch (error) {
     if (errnoOf(error) !== "ECHILD") throw error;
   }
-  // A child of an earlier monitor, which the daemon has adopted and reaps after this monitor announced its
+  // It is a child of an earlier monitor: the daemon has adopted it, and reaps it after this monitor has announced its
   // exit.
   const state = processState(init.pid, init.pidStartTime);
   if (state === "running") return undefined;

@@ -10,7 +10,7 @@ import { markOf } from "../sys/process_mark.ts";
 import { markOfExec } from "./oci_exec.ts";
 import { runtimeLogs } from "./spawner.ts";
 
-/** No container waits longer for this monitor. */
+/** Limit for ending what is left: the containers wait for this monitor meanwhile. */
 const killedMs = 1_000;
 
 /** folder: the monitor's. Call before its records are read, by which a cut-off start is rolled back. */

@@ -2,10 +2,10 @@
 // from epoll.
 //
 // Decision: one thread for each file system with logs, and one for everything that writes no file (long execs,
-// containers without a log), each started when it is first needed, and ended when it has had nothing to do for a minute.
-// A disk that stalls then blocks only the containers whose logs lie on it. A node usually has one such disk; a thread
-// takes 5 MB. The thread of a container's log reads its memory counters, too: where its disk stalls, those of the pod
-// tell as much (node/oom.ts).
+// containers without a log), each started when it is first needed, and ended after a minute without work. A disk that
+// stalls then blocks only the containers whose logs lie on it. A node usually has one such disk; a thread takes 5 MB.
+// The thread of a container's log reads the container's memory counters, too: while its disk stalls, the pod's counters
+// give the same answer (node/oom.ts).
 import { dirname } from "node:path";
 import type { Worker } from "node:worker_threads";
 import { inTime } from "../base/abort.ts";
@@ -47,8 +47,8 @@ export class LogWorkers {
   #uses = 0;
 
   /**
-   * onFailure: called when a worker has ended, and with it its logs: the process must be replaced. lingerMs:
-   * time that a thread is kept after its last use.
+   * onFailure: called when a worker has ended, so that its logs are not written any more: the process must be replaced.
+   * lingerMs: time that a thread is kept after its last use.
    */
   constructor(
     onFailure: (error: unknown) => void,
@@ -85,7 +85,8 @@ export class LogWorkers {
       );
     } catch (error) {
       this.#forget(id, thread);
-      thread.request({ op: "end", id, isCopied: false }).catch(this.#onFailure); // closes it should the disk answer later
+      // Closes the log if its disk answers later.
+      thread.request({ op: "end", id, isCopied: false }).catch(this.#onFailure);
       throw error;
     }
   }
@@ -242,9 +243,9 @@ const startThread = (wake: Released) => startWorker("monitor_log/log_worker.ts",
 
 class LogWorker {
   readonly device: string;
-  /** Ids of the containers whose logs it writes, and names of all else for which it is kept. */
+  /** Ids of the containers whose logs the thread writes, and names of everything else that needs the thread. */
   readonly uses = new Set<string>();
-  /** Runs while there is no use, and then ends it. */
+  /** Ends the thread when it has had no use for a while. */
   lingering: NodeJS.Timeout | undefined;
   readonly #wake = eventfd();
   readonly #worker: Worker;
@@ -253,7 +254,7 @@ class LogWorker {
   #seq = 0;
   #stopping = false;
 
-  /** device: of the file system with its logs; "": it writes no file. */
+  /** device: of the file system with the thread's logs; "": the thread writes no file. */
   constructor(device: string, start: typeof startThread, onFailure: (error: unknown) => void) {
     this.device = device;
     this.#worker = start(this.#wake.duplicate().release());

@@ -137,7 +137,7 @@ function endingSignals(): EventEmitter {
   return signalled;
 }
 
-/** look: called at intervals; it may throw without a free descriptor, and an end of this process would help nobody. */
+/** look: called at intervals. It may throw if no descriptor is free; the monitor goes on, since ending helps nobody. */
 function untilIdle(
   signalled: EventEmitter,
   { look, log }: { look: () => void; log: Log },
@@ -188,7 +188,7 @@ function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void
       const { result, body } = answer;
       endActivity(begun);
       if (endsExec.has(call) && !parts.execs.isOpen(key)) execs.delete(key);
-      // Its caller has disconnected while it started.
+      // The caller has disconnected while the exec started.
       if (call === "startExec" && socket.destroyed) parts.execs.abandon(key);
       writeFrame(socket, { seq: request.seq, result }, body);
     });

@@ -20,14 +20,14 @@ import type { RunRecord, StreamOwner } from "./record_schemas.ts";
 import type { ChildStdio, Spawner, SpawnOptions } from "./spawner.ts";
 
 /**
- * The file of an exec's process, which is there until the exec ends: its name has the mark, by which a later
- * monitor ends what a killed one has left.
+ * Returns the name of the file with an exec's process, which exists until the exec ends. The name contains the mark, by
+ * which a later monitor ends what a killed monitor has left.
  */
 export function processFileOf(key: string, mark: number | undefined): string {
   return `exec-${key}-${mark ?? "unmarked"}.json`;
 }
 
-/** Returns the mark in the name of such a file; nothing for other files. */
+/** Returns the mark in a name of processFileOf(); [] for any other name. */
 export function markOfExec(name: string): [] | [number] {
   const mark = /^exec-.*-(\d{16})\.json$/.exec(name)?.[1];
   return mark === undefined ? [] : [Number(mark)];
@@ -36,7 +36,7 @@ export function markOfExec(name: string): [] | [number] {
 /** Delay between attempts to kill processes that fork faster than they are killed. */
 const killAgainMs = 1_000;
 
-/** args: additional ones of the runtime's exec. */
+/** args: additional arguments of the runtime's exec. */
 type Streams = { stdio: ChildStdio; args: string[] };
 /** An exec whose first process is known. */
 type Started = ExecTree & { leader: number; processFile: string };

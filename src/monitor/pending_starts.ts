@@ -13,7 +13,7 @@ export class PendingStarts {
     return this.#underWay.has(id);
   }
 
-  /** The caller ensures that none is under way. */
+  /** Tracks a start until it ends; the caller ensures that no other start of the container is under way. */
   async run(id: string, start: Promise<Started>): Promise<Started> {
     this.#underWay.set(id, start);
     try {
@@ -23,7 +23,7 @@ export class PendingStarts {
     }
   }
 
-  /** undefined when none is under way. @throws as the start does. */
+  /** Waits for the start under way; undefined: there is none. @throws as the start does. */
   async join(id: string): Promise<Started | undefined> {
     return this.#underWay.get(id);
   }

@@ -97,7 +97,7 @@ export type Calls = {
   endExec: [EndExecRequest, Record<string, never>];
   /** Copies further output to FIFOs too ("": none), until the container ends. */
   attach: [{ id: string; stdout: string; stderr: string }, Record<string, never>];
-  /** Ends the container's stdin for good; key: that of an exec by a shim, whose caller has closed its end. */
+  /** Ends the container's stdin for good; key: that of a shim's exec instead, once the caller has closed its end. */
   closeStdin: [{ id: string; key?: string }, Record<string, never>];
   kill: [{ id: string; signal: number }, { running: boolean }];
   reopenLog: [{ id: string }, Record<string, never>];

@@ -5,7 +5,7 @@ import { jsonText, jsonValue } from "../base/json.ts";
 import { Digits } from "../state/digits.ts";
 import { ExitSchema } from "../state/exit.ts";
 
-/** Raised when an older monitor could not go on with what a newer one wrote. */
+/** The records' version, to be raised when older monitors could not go on with what newer ones write. */
 const Version = v.optional(v.literal(1), 1);
 
 /** Everything that the monitor needs to start a container and to look after it. */

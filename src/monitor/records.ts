@@ -55,7 +55,7 @@ export class RecordFolder {
     replaceInMemory(this.#file("exits", exit.id), exitText(exit));
   }
 
-  /** Removes a container's pin and its records: the pin first, of which nobody would know without a record. */
+  /** Removes a container's pin, and then its records: without a record nobody would know of the pin. */
   async remove(id: string): Promise<void> {
     unpin(this.pinOf(id));
     await rm(this.#file("containers", id), { force: true });
@@ -94,7 +94,7 @@ export function setAside(file: string): void {
   try {
     renameSync(file, `${file}.damaged`);
   } catch {
-    // A folder has that name, for example: the record is reported at each start instead.
+    // It cannot be renamed, for example to the name of a folder: each start reports the record again.
   }
 }
 

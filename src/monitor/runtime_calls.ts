@@ -16,7 +16,7 @@ export class RuntimeCalls {
     this.#spawner = spawner;
   }
 
-  /** Returns the pid of its init, which waits for start. */
+  /** Creates the container; returns the pid of its init, which waits for start(). */
   async create(request: StartRequest, stdio: Stdio): Promise<number> {
     const pidFile = join(request.stdio, "pid");
     try {
@@ -33,7 +33,7 @@ export class RuntimeCalls {
     return startedChild(pidFile);
   }
 
-  /** Returns when the init executes the container's program. */
+  /** Starts a created container; returns when its init executes the container's program. */
   start({ id, runtime, timeoutMs }: StartRequest, pid: number): Promise<void> {
     return step("runtime-start", () =>
       executes(pid, async () => {
@@ -45,8 +45,8 @@ export class RuntimeCalls {
   }
 
   /**
-   * Removes the container and its cgroup, with every process that is left in it. Of a container that has ended
-   * it is not forced: with --force, runc waits for 0.1 s before it looks whether the container runs.
+   * Removes the container and its cgroup, with every process that is left in the cgroup. Tries without --force first,
+   * with which runc waits for 0.1 s before it looks whether the container has ended.
    */
   async delete({ id, runtime, timeoutMs }: RemoveRequest): Promise<void> {
     const call = (...verb: string[]) => this.#spawner.runtime(runtime, verb, { timeoutMs });

@@ -24,7 +24,7 @@ export class Runtimes {
   readonly #log: Log;
   readonly #folder: string;
   readonly #onEnd: (id: string) => void;
-  /** By id. A start that failed and the container's removal may delete it at once. */
+  /** Deletes under way, by id: a failed start and the container's removal may delete it at the same time. */
   readonly #deleting = new Map<string, Promise<void>>();
   readonly execs: OciExecs;
   /** Loaded for the first container with a shim. */
@@ -76,14 +76,14 @@ export class Runtimes {
     await endShimExec(await this.shims(), { id: container.id, exec_id: key ?? "" });
   }
 
-  /** Returns the pid of its init, which waits for start. */
+  /** Creates the container; returns the pid of its init, which waits for start(). */
   async create(request: StartRequest, stdio: Stdio): Promise<number> {
     if (request.runtime.shim === undefined) return this.#oci.create(request, stdio);
     await stdio.created();
     return (await this.shims()).create(request);
   }
 
-  /** Returns when the init executes the container's program. */
+  /** Starts a created container; returns when its init executes the container's program. */
   async start(request: StartRequest, pid: number): Promise<void> {
     if (request.runtime.shim === undefined) return this.#oci.start(request, pid);
     return (await this.shims()).start(request, pid);
@@ -112,7 +112,7 @@ export class Runtimes {
     return existsSync(join(folder, id));
   }
 
-  /** Removes the container with every process that is left in it. A call amid another one for it waits for that. */
+  /** Removes the container with every process that is left in it; joins a delete of it that is under way. */
   delete(request: RemoveRequest): Promise<void> {
     const { id } = request;
     const isDeleted =

@@ -1,5 +1,5 @@
-// Removes the sockets of shims that have ended: containerd's of 2.0 and later, and those that are killed, leave
-// them. A pod's shims have the same socket one after the other, so it stays while a shim is being started.
+// Removes the sockets that shims have left: containerd's shims since 2.0 do not remove theirs, nor do killed ones. A
+// pod's shims use the same socket one after the other, so it stays while a shim is being started.
 import { rmSync } from "node:fs";
 
 export class ShimSockets {

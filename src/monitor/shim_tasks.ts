@@ -36,7 +36,7 @@ import { removeTreeNow } from "../sys/remove_tree.ts";
 const SIGKILL = 9;
 /** Limit for a shim to accept a connection and to answer. */
 const connectMs = 5_000;
-/** Between two attempts to reach a shim that does not answer; the first comes early, as it may be ending. */
+/** Between two attempts to reach a shim that does not answer; the first retry comes early: the shim may be ending. */
 const retryMs = 5_000;
 const firstRetryMs = 200;
 /** Limit for a shim to end after its last container. */
@@ -48,7 +48,7 @@ type Task = {
   id: string;
   program: string;
   shim?: ShimFile;
-  /** Absent while the shim is searched, and once it has ended. */
+  /** Absent while there is no connection to the shim, and once the shim has ended. */
   client?: TaskClient;
   /** The latest attempt to reach the shim. */
   connecting?: Promise<void>;
@@ -137,7 +137,7 @@ export class ShimTasks {
     await step("runtime-start", () => (isOnHost ? executes(pid, start) : start()));
   }
 
-  /** Finds the shim of a container that an earlier monitor has started. It delays nobody while it is stuck. */
+  /** Finds the shim of a container that an earlier monitor has started, in the background: it may be stuck. */
   adopt({ id, runtime }: RunRecord): void {
     const adopted: Task = { id, program: runtime.path, shim: readShimFile(this.#bundle(id)) };
     this.#tasks.set(id, adopted);
@@ -149,8 +149,8 @@ export class ShimTasks {
   }
 
   /**
-   * Waits for an attempt to reach its shim that is under way: a monitor has just started, for example.
-   * @throws CriError NOT_FOUND, or UNAVAILABLE while its shim does not answer.
+   * Returns the client of a container's shim. If there is none yet, waits for an attempt under way to reach the shim,
+   * as after a monitor's start. @throws CriError NOT_FOUND, or UNAVAILABLE while the shim does not answer.
    */
   async clientOf(id: string, timeoutMs = connectMs): Promise<TaskClient> {
     const found = this.#tasks.get(id);
@@ -208,7 +208,7 @@ export class ShimTasks {
       }
     }
     if (found.shim === undefined) return;
-    // One that answers goes on with the other containers of its pod.
+    // A shim that answers goes on with the other containers of its pod.
     if (doesAnswer) this.#keeping.add(found.shim.path);
     else this.#killShim(found);
     await deleteWithoutShim(this.#call(found, AbortSignal.timeout(timeoutMs)));
@@ -223,7 +223,7 @@ export class ShimTasks {
       answer = messageOf(error); // also when it answers by its end
     });
     const untilMs = this.#keeping.has(shim.path) ? 0 : performance.now() + shutdownMs;
-    // A container that is being started on it meanwhile is started again without it (create()).
+    // If a container is being started on this shim meanwhile, create() starts it again with another shim.
     while (isShimRunning(shim) && !this.#hasTasks(shim.path)) {
       if (performance.now() >= untilMs) {
         const fields = { container: id, ...shim, answer };
@@ -336,13 +336,13 @@ export class ShimTasks {
     this.#ended(searched, { exitCode: 137, known: true });
   }
 
-  /** The next attempt opens another connection. */
+  /** Drops the connection, so that the next attempt opens another one. */
   #disconnect(task: Task): void {
     task.client?.[Symbol.dispose]();
     task.client = undefined;
   }
 
-  /** clientOf() waits for it. */
+  /** Connects to the shim again; clientOf() waits for the attempt. */
   #connectAgain(searched: Task, shim: ShimFile): Promise<TaskClient> {
     const connecting = this.#connect(searched, shim);
     searched.connecting = connecting.then(nothing, nothing);
@@ -389,7 +389,7 @@ export class ShimTasks {
     removeTreeNow(folder);
     mkdirSync(join(folder, "rootfs"), { recursive: true, mode: 0o700 });
     copyFileSync(join(bundle, "config.json"), join(folder, "config.json"));
-    // A FIFO in containerd's bundles: shims must be able to open it, and their errors come as answers too.
+    // In containerd's bundles `log` is a FIFO. Shims must be able to open it; their errors arrive as answers, too.
     symlinkSync("/dev/null", join(folder, "log"));
     const configPath = runtime.shim?.configPath ?? "";
     // gVisor's shim looks here for `grouping`, which it needs before it is given its options.

@@ -40,7 +40,7 @@ export class Spawner {
   readonly #folder: string;
   readonly #attachLock: CgroupAttachLock;
   readonly #env = { ...goOptions, ...process.env };
-  /** The begin of each start under way, by performance.now(), the oldest first. */
+  /** When each start under way began, by performance.now(), the oldest first. */
   readonly #starts = new Map<symbol, number>();
 
   constructor(folder: string, attachLock: CgroupAttachLock) {
@@ -80,7 +80,7 @@ export class Spawner {
       const exitCode = await this.#run(argv, verb[0]!, options);
       if (exitCode === 0) return;
       const reported = (await runtimeError(logFile)) ?? `exit status ${exitCode}`;
-      // The runtime does not always tell it, and removes what it wrote.
+      // A full disk: the runtime does not always report it, and removes what it wrote.
       const isFull = await isAlmostFull(this.#folder);
       const hint = isFull ? ` (no space left: ${this.#folder} is full)` : "";
       throw new CriError("UNKNOWN", `${runtime.path} ${verb[0]}: ${reported}${hint}`);

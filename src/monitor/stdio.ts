@@ -26,7 +26,7 @@ export type Stdio = {
   created(): Promise<void>;
   /** The terminal, to be lent and passed on in an upgrade; the log worker has its own descriptor. */
   terminal?: Descriptor;
-  /** Ends the container's stdin for good: also a later monitor does not open it. */
+  /** Ends the container's stdin for good: a later monitor does not open it either. */
   closeStdin(): void;
   /** Called at the container's exit, before its log is drained. */
   exited(): void;
@@ -149,7 +149,7 @@ function keepTerminal(stdio: Stdio, terminal: Descriptor): void {
 const reading = constants.O_RDONLY | constants.O_NONBLOCK;
 type StreamName = "stdin" | "stdout" | "stderr";
 
-/** Returns true where the monitor holds the container's terminal; a shim's it does not. */
+/** True where the monitor holds the container's terminal; that of a shim's container is held by the shim. */
 export function hasTerminal({ terminal, runtime }: StartRequest): boolean {
   return terminal && runtime.shim === undefined;
 }

@@ -1,5 +1,5 @@
-// Upgrades the monitor in place to another build of the executable: execve keeps its pid, its children and
-// chosen descriptors. Every step that can fail comes before it and is rolled back.
+// Upgrades the monitor in place to another build of the executable: execve keeps pid, children and chosen
+// descriptors. Every step that can fail comes before execve and is rolled back.
 import { untilAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import type { Gate } from "../base/gate.ts";

@@ -104,7 +104,7 @@ export class MonitorClient implements AsyncDisposable {
     return this.#connection.state === "closed";
   }
 
-  /** Calls that it has not answered. */
+  /** The number of calls that the monitor has not answered yet. */
   get pending(): number {
     return this.#calls.count;
   }
@@ -278,7 +278,7 @@ export class MonitorClient implements AsyncDisposable {
     await sleep(retryMs);
   }
 
-  /** False: the monitor becomes this build, and its next greeting counts. */
+  /** Decides whether this monitor serves; false: it is becoming this build, and its next greeting counts. */
   async #isToServe({ socket, hello }: Greeted): Promise<boolean> {
     // Before an upgrade: the descriptors that the monitor itself has of the streams end with its program.
     for (const container of hello.running) this.#stdio.hold(container);

@@ -60,7 +60,7 @@ type Verdict =
   /** oust: the monitors to kill first; `strangers` are those that this search has not started. */
   | { do: "retry"; next: Searching; oust?: "all" | "strangers" };
 
-/** Judges an attempt that found no serving monitor. Those that block another are killed once a search. */
+/** Judges an attempt that found no serving monitor; once a search, it has monitors killed that block another one. */
 export function unanswered(searching: Searching, outcome: Unanswered, nowMs: number): Verdict {
   const isLate = outcome === "silent" || nowMs > searching.deadlineMs;
   if (!isLate) return { do: "retry", next: searching };
@@ -91,7 +91,7 @@ export function searchFailed<Socket>(connection: Connection<Socket>): Connection
   return connection.state === "searching" ? { state: "disconnected" } : connection;
 }
 
-/** A socket has closed; the same object returned: it was not the serving monitor's. */
+/** Returns the connection after a socket has closed; unchanged if the socket was not the serving monitor's. */
 export function socketClosed<Socket>(
   connection: Connection<Socket>,
   socket: Socket,

@@ -12,7 +12,7 @@ type MonitorCall = <Name extends "lendTerminal" | "awaitTerminal" | "takeTermina
 
 export class KeptTerminals {
   readonly #folder: string;
-  /** undefined: the container had ended. */
+  /** The terminals by container; undefined: the container had ended. */
   readonly #kept = new Map<string, Promise<Descriptor | undefined>>();
 
   /** folder: the daemon's own, emptied here: a daemon that was killed has left its sockets behind. */

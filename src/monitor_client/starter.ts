@@ -87,7 +87,7 @@ export class Starter {
     const { pid = 0 } = child;
     this.#started.add(pid);
     child.on("error", logFailure(this.#log, "starting a monitor failed"));
-    // Killed, or it found the lock taken by an older one that was ending.
+    // It was killed, or it has found the lock held by an older monitor that was ending.
     child.on("exit", () => this.#started.delete(pid));
     child.unref();
     return pid;

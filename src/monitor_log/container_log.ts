@@ -4,7 +4,7 @@
 // log, and then discarded from the FIFO. A monitor that is killed therefore loses nothing; at worst the next
 // one writes a line twice. A terminal's input cannot be duplicated: it is buffered here until it is written.
 //
-// Decision: a program that reads its own standard output consumes its log, as on a terminal.
+// Decision: a program that reads its own standard output takes bytes away from its log, as it would on a terminal.
 import { constants, fstatSync, ftruncateSync, mkdirSync, readSync, writeSync } from "node:fs";
 import { dirname } from "node:path";
 import {
@@ -44,7 +44,7 @@ export type LogStreams = { stdout?: Released; stderr?: Released; terminal: boole
  * "\r\n" (termios(3), ONLCR).
  */
 export type LogFormat = { lineBytes?: number | undefined; hasReturns: boolean };
-/** part: bytes of the start of a line that the last turn has left in the stream. */
+/** part: how many bytes of an incomplete line the last turn has left in the stream. */
 type LogInput = Input & {
   stream: Stream;
   source: Source;
@@ -164,7 +164,7 @@ export class ContainerLog {
     for (const { tap } of this.inputs) tap.ending();
   }
 
-  /** Some stream has a writer, which may write more. */
+  /** True if some stream has a writer, which may write more. */
   get hasWriter(): boolean {
     return this.inputs.some(({ hasWriter }) => hasWriter);
   }

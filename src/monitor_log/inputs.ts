@@ -2,8 +2,8 @@
 // Events carry the tag of their watch, so a late event never reaches another descriptor that has reused the
 // number.
 //
-// A FIFO in which the start of a line is left is looked at again after a while: the kernel reports no input
-// while a write(2) larger than its room fills it and waits, unless it was empty before.
+// A FIFO in which the start of a line is left is looked at again after a while: when a write(2) that is larger than
+// the FIFO's room fills it and waits, the kernel reports no input, unless the FIFO was empty before.
 import type { Descriptor } from "../sys/descriptor.ts";
 import { Epoll, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, Tags, wakeTag } from "../sys/epoll.ts";
 import type { Turn } from "./log_lines.ts";
@@ -70,7 +70,7 @@ export class Inputs implements Disposable {
     input.descriptor.close();
   }
 
-  /** Waits up to timeoutMs (-1: for ever) for events. wakened: the wake-up's; any: at least one. */
+  /** Waits up to timeoutMs (-1: for ever) for events. wakened: the wake-up was among them; any: there was an event. */
   wait(timeoutMs: number): { wakened: boolean; any: boolean } {
     const news = this.#epoll.wait(this.#untilLook(timeoutMs));
     for (const { tag, events } of news) {

@@ -21,8 +21,8 @@ export function timestamp(): string {
 
 export type Stream = "stdout" | "stderr";
 /**
- * The result of a turn: there is more, all was taken, only the start of a line is there, there was nothing,
- * the stream has ended.
+ * The result of a turn. more: there is more to read; some: all that was there is taken; part: only the start of a line
+ * is there; empty: nothing was there; end: the stream has ended.
  */
 export type Turn = "more" | "some" | "part" | "empty" | "end";
 

@@ -60,7 +60,7 @@ const nobody = new Int32Array(new SharedArrayBuffer(4));
 const stepMs = 20;
 /** Limit for writing the rest of an exited container's log. */
 const logEndMs = 5_000;
-/** The same for output of children that keep an exec's streams open, where a request has none. */
+/** Limit for output of children that keep an exec's streams open, if the request has none of its own. */
 const collectMs = 100;
 /** Limit, after an exit, for a shim that copies the output: as long as shims wait themselves. */
 const copyMs = 2_000;
@@ -86,7 +86,7 @@ let stopping = false;
 function startLog({ id, path, resumed, ...streams }: LogRequest): void {
   const earlier = logs.get(id);
   const log = new ContainerLog(path, streams, resumed);
-  if (earlier !== undefined) closeLog(earlier); // its disk answered after the start had timed out
+  if (earlier !== undefined) closeLog(earlier); // an earlier start timed out, and its disk answered later
   logs.set(id, { log });
   for (const input of log.inputs) inputs.add(input);
 }
@@ -242,7 +242,7 @@ function wake(log: ContainerLog): void {
 function step(): boolean {
   for (const { log, end } of logs.values()) {
     if (!log.blocked) continue;
-    // A shim goes on only when there is room again.
+    // While a log is blocked, a shim cannot copy the rest: its time begins again.
     if (end !== undefined && end.copiedUntil > 0) end.copiedUntil = performance.now() + copyMs;
     log.retry();
     wake(log);

@@ -28,7 +28,7 @@ export class Sink implements Input {
     return this.#pending.length > 0 && !this.done;
   }
 
-  /** The client has everything, or has disconnected: close it. */
+  /** True once the client has everything, or has disconnected: the sink is to be closed. */
   done = false;
 
   /** Writes as much data as the FIFO takes; keeps a copy of the rest. */

@@ -1,9 +1,9 @@
 // Takes the kernel's lock for moves between cgroups ahead of the runtime, so that the runtime need not wait for it.
 //
-// Decision: the lock is one for the whole node. After a pause the first move waits for an RCU grace period, 5 to 15 ms
-// on an idle node (kernel/cgroup/cgroup.c, cgroup_attach_lock; kernel/rcu/sync.c, rcu_sync_enter), and the next ones do
-// not. The runtime makes its first move some 10 ms after its start. To write its pid into the cgroup in which it is
-// already moves nothing but takes the lock, so that the grace period passes while the runtime starts.
+// Decision: the whole node has one such lock. After a pause the first move waits for an RCU grace period, 5 to 15 ms on
+// an idle node (kernel/cgroup/cgroup.c, cgroup_attach_lock; kernel/rcu/sync.c, rcu_sync_enter), and the next moves do
+// not. The runtime makes its first move some 10 ms after its start. Writing the runtime's pid into the cgroup that it
+// is in already moves nothing, but takes the lock, so that the grace period passes while the runtime starts.
 import { constants } from "node:fs";
 import { open } from "node:fs/promises";
 import { join } from "node:path";
@@ -17,14 +17,17 @@ export class CgroupAttachLock {
   readonly #ownCgroups: string;
   #taking = false;
 
-  /** ownCgroups: as /proc/self/cgroup, see cgroups(7). */
+  /** ownCgroups: a file in the form of /proc/self/cgroup (cgroups(7)). */
   constructor({ version, roots }: CgroupMounts, ownCgroups = "/proc/self/cgroup") {
     this.#version = version;
     [this.#hierarchy, this.#root] = Object.entries(roots)[0]!;
     this.#ownCgroups = ownCgroups;
   }
 
-  /** pid: a child that is in this process's cgroup. verb: of the runtime that it runs. Never throws, never waits. */
+  /**
+   * Takes the lock in the background. pid: a child that is in this process's cgroup. verb: that of the runtime call
+   * which the child runs. Never waits; throws only if /proc/self/cgroup cannot be read, such as EMFILE.
+   */
   takeAhead(pid: number, verb: string): void {
     // Under v2 runc starts execs in their cgroup by clone3(2), which this lock would delay.
     const moves = verb === "create" || (verb === "exec" && this.#version === 1);
@@ -33,7 +36,7 @@ export class CgroupAttachLock {
     if (cgroup === undefined) return;
     this.#taking = true;
     moveTo(join(this.#root, cgroup), pid)
-      .catch(() => {}) // only the runtime's own move tells something
+      .catch(() => {}) // best effort: the runtime's own move reports what is wrong
       .finally(() => (this.#taking = false));
   }
 }

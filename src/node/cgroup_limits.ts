@@ -1,5 +1,5 @@
-// Writes limits of pods without a parent cgroup of the kubelet's, or converts them for systemd. Containers' limits
-// are up to the OCI runtime.
+// Writes the limits of pods for which no kubelet makes a cgroup, or converts them for systemd. The OCI runtime sets the
+// limits of containers.
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { OciResources } from "../spec/oci_types.ts";

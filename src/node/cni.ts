@@ -155,7 +155,7 @@ export class CniNetwork implements AsyncDisposable {
     return [first!, ...further];
   }
 
-  /** Before anything is attached: a plugin that is missing for ADD is missing for the DEL of a roll-back, too. */
+  /** Called before anything is attached: a plugin that is missing for ADD is missing for the roll-back's DEL, too. */
   #requirePlugins(list: ConfList): void {
     const missing = this.#missingPlugin([list]);
     if (missing === undefined) return;
@@ -237,9 +237,9 @@ export class CniNetwork implements AsyncDisposable {
 
   /**
    * Runs DEL of each plugin in reverse, with the lists and results of the pod's ADD. Idempotent.
-   * recorded: the attachments in the caller's record, undefined without a record; missing or unreadable ones
-   * are replaced by the cached ones. With neither, no ADD was ever attempted. A DEL that has failed for a
-   * day, or after abandon(), is abandoned and counts as done. @throws CriError as execPlugin() does; the caller retries later.
+   * recorded: the attachments in the caller's record, undefined without a record; missing or unreadable ones are
+   * replaced by the cached ones. With neither, no ADD was ever attempted. A DEL that has failed for a day, or that
+   * fails after abandon(), is abandoned and counts as done. @throws CriError as execPlugin() does: to be retried.
    */
   async del(
     target: CniTarget,
@@ -269,12 +269,13 @@ export class CniNetwork implements AsyncDisposable {
     await removeCache(cacheDir, target.id);
   }
 
-  /** The next failure of del() abandons it. @throws CriError FAILED_PRECONDITION unless one has failed. */
+  /** Has del() abandon the pod's DEL when it fails next. @throws CriError FAILED_PRECONDITION unless it has failed. */
   abandon(id: string): Promise<void> {
     return abandonAtNextFailure(this.#options.cacheDir, id);
   }
 
-  /** After an ADD that failed, its list may be what is wrong: the mended one of that name serves, too. */
+  // Runs DEL with the list of the ADD. If that fails after an ADD that failed, the list itself may be wrong: then DEL
+  // runs again with the list that has this name now, if somebody has changed it.
   async #delAny(target: CniTarget, added: CniAttachment, signal: AbortSignal): Promise<void> {
     try {
       await this.#delOne(target, added, signal);

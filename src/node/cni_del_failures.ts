@@ -54,8 +54,8 @@ export async function hasFailedForLong(
 }
 
 /**
- * The next failure abandons the DEL. @throws CriError FAILED_PRECONDITION unless one has failed: a network that can be
- * released must not be abandoned.
+ * Has the pod's DEL abandoned at its next failure. @throws CriError FAILED_PRECONDITION unless it has failed before: a
+ * network that can be released must not be abandoned.
  */
 export async function abandonAtNextFailure(dir: string, id: string): Promise<void> {
   const path = delFailureFile(dir, id);

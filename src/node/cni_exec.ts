@@ -69,9 +69,9 @@ export function isUnknownCommand(error: unknown): boolean {
 }
 
 /**
- * A DEL's error which says that what is to be removed does not exist, as plugins answer against the
- * specification, now and at each retry: "not found", or, without a namespace, the ENOENT of its empty path (go-cni
- * passes over them, too). A plugin that finds no program, page or agent's socket has removed nothing.
+ * True if a DEL's error says that there is nothing to remove. By the specification such a DEL succeeds, but some
+ * plugins fail, now and at each retry: with "not found", or, without a namespace, with the ENOENT of its empty path
+ * (go-cni ignores both, too). False if a plugin found no program, page or agent's socket: it has removed nothing.
  */
 export function isAlreadyGone(error: unknown, netnsPath: string): boolean {
   const cause = error instanceof CriError ? (error.cause as Partial<CniErrorCause>) : undefined;
@@ -98,7 +98,7 @@ async function tryPlugin(call: PluginCall, signal: AbortSignal): Promise<RunResu
   try {
     result = await runRetrying(path, call, signal);
   } catch (error) {
-    // A script whose interpreter is missing. To our callers NOT_FOUND would mean that the pod is missing.
+    // NOT_FOUND: a script whose interpreter is missing. To a client this code would mean that the pod is missing.
     const code = codeOf(error) === "NOT_FOUND" ? "FAILED_PRECONDITION" : codeOf(error);
     throw new CriError(code, `${what}: ${messageOf(error)}`, { cause: error });
   }

@@ -47,7 +47,7 @@ export async function collectGarbage(
     for (const sandbox of unreadable) {
       log.warn("CNI GC postponed: the pod's record has unreadable attachments", { sandbox });
     }
-    if (unreadable.length > 0) return true; // retrying soon would not help
+    if (unreadable.length > 0) return true; // no retry soon: it would find the same record
     if (missing.length > 0) return false;
     const inNetwork = cached.filter(({ network }) => network === list.name);
     const valid = inNetwork.map(({ id, ifName }) => ({ containerID: id, ifname: ifName }));

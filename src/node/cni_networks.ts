@@ -74,7 +74,10 @@ function invalid(problem: string): CriError {
   return new CriError("INVALID_ARGUMENT", `annotation ${networksAnnotation}: ${problem}`);
 }
 
-/** A kubelet replaces a pod that is ready without an address, again and again, and tells nobody why. */
+/**
+ * Refuses a default network that gave no address: a kubelet replaces a pod that is ready without one, again and again,
+ * and does not say why. @throws CriError FAILED_PRECONDITION.
+ */
 export function requireAddress(sandbox: string, { ips, confList, ifName }: CniAttachment): void {
   if (ips.length > 0) return;
   const why = `CNI network ${confList.name} gave sandbox ${sandbox} no address on ${ifName}`;

@@ -68,7 +68,7 @@ function isLegacy(version: string): boolean {
   return version === "0.1.0" || version === "0.2.0";
 }
 
-/** Returns the fields of 1.0.0 and later. */
+/** Converts a result to the fields of CNI 1.0.0 and later. */
 function toModern(result: CniResult): CniResult {
   const { ip4, ip6, ...rest } = result;
   if (!isLegacy(result.cniVersion)) {
@@ -83,7 +83,7 @@ function toModern(result: CniResult): CniResult {
   return { ...rest, ips, routes: both.flatMap((ip) => ip.routes ?? []) };
 }
 
-/** Returns the fields of 0.2.0 and earlier, which have one address of each family. */
+/** Converts a result to the fields of CNI 0.2.0 and earlier, which have one address of each family. */
 function toLegacy(modern: CniResult): CniResult {
   const { ips, routes, interfaces: _, ...rest } = modern;
   const first = (family: string) => {

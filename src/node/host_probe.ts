@@ -47,8 +47,9 @@ function readCgroupOptions({ version, roots }: CgroupMounts): string[] {
 }
 
 /**
- * Both need swap accounting: without it (swapaccount=0; ignored since Linux 6.1) v2 has no memory.swap.max either,
- * and runtimes fail to write it. v2's root cgroup has no limits at all, so its children tell.
+ * True if swap can be limited, which needs swap accounting in both versions of cgroups. Without it (swapaccount=0,
+ * ignored since Linux 6.1) v2 has no memory.swap.max, and runtimes fail to write it. v2's root cgroup never has limits,
+ * so the files of its children are looked for.
  */
 function hasSwapLimit({ version, roots }: CgroupMounts): boolean {
   if (version === 1) return existsSync(join(roots["memory"] ?? "", "memory.memsw.limit_in_bytes"));

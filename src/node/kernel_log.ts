@@ -20,7 +20,7 @@ const killLine =
   /^[0-7],\d+,(\d+),[^;]*;(Memory cgroup out|Out) of memory[^:]*: Killed process (\d+) /;
 
 /**
- * Parses the line of a kill, which, unlike the report above it, is not rate-limited.
+ * Parses the kernel's line about a kill; unlike the report that precedes it, this line is not rate-limited.
  * Documentation/ABI/testing/dev-kmsg: "6,1234,5678901,-;text"; users' records have a facility, so 8 or more.
  */
 export function parseVictim(record: string): Victim | undefined {

@@ -12,9 +12,9 @@ export type RuntimeCommand = {
   args: string[];
   root: string;
   systemdCgroup: boolean;
-  /** Its containers keep the monitor's session keyring. */
+  /** The runtime's containers keep the monitor's session keyring. */
   noNewKeyring?: boolean | undefined;
-  /** Owns its containers' streams, where no user namespace does. */
+  /** The owner of the streams of containers without a user namespace of their own. */
   streamOwner?: { uid: number; gid: number };
   /** Folders for criu's images, before they are archived, and for its work files and log. */
   criu?: { images?: string | undefined; work?: string | undefined };

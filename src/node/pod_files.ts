@@ -22,7 +22,7 @@ export function podFiles(folder: string, hostIpc: boolean): PodFiles {
   };
 }
 
-/** Returns the pod's hostname; a pod without one keeps the node's, which its UTS namespace begins with. */
+/** Returns the pod's hostname; a pod without one keeps the node's, with which a new UTS namespace begins. */
 export function podHostname(config: PodSandboxConfig): string {
   return config.hostname || nodeName();
 }

@@ -6,11 +6,11 @@ import type { Log } from "../base/log.ts";
 type Program = {
   /** One of them suffices. */
   names: readonly string[];
-  /** The package of Debian that has it; other distributions name it alike. */
+  /** Debian's package of the program; other distributions give it a similar name. */
   package: string;
-  /** What fails without it. */
+  /** What fails without the program. */
   effect: string;
-  /** Without it no pod starts. */
+  /** No pod starts without the program. */
   isRequired?: true;
   isUsed?: (config: Config) => boolean;
 };

@@ -1,5 +1,5 @@
-// Probes the features of runtimes (runtime-spec, features.md), again when an executable has changed: runtimes
-// are upgraded under a running daemon.
+// Probes the features of runtimes (runtime-spec, features.md), and probes again when an executable has changed:
+// runtimes are upgraded under a running daemon.
 import { statSync } from "node:fs";
 import { Backoff } from "../base/backoff.ts";
 import { messageOf } from "../base/errors.ts";

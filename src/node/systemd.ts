@@ -17,7 +17,7 @@ const scopePrefix = "isulad";
 /** systemd's folder of what `systemctl set-property --runtime` sets. */
 const runtimeProperties = "/run/systemd/system.control";
 
-/** Of a question to systemd. */
+/** Limit, in ms, for systemd's answer to a query. */
 const askMs = 10_000;
 
 /** @param defaultParent the key cgroup-parent; "": isulad.slice. */
@@ -53,8 +53,8 @@ export function systemdDriver(
         posix.join(slicePath(podSlice(parent, podId)), `${scopePrefix}-${containerId}.scope`),
       ),
     pathsOf: (cgroupsPath) => cgroupFolders(mounts, scopePath(cgroupsPath)),
-    // An OOM kill of one process must not stop the container; its first process decides. A systemd whose scopes lack
-    // the property (247 and 249, for example) stops none, and refuses to start one with it.
+    // An OOM kill of one process must not stop the container: its first process decides. A systemd whose scopes lack
+    // the property (247 and 249, for example) stops no scope then, and refuses to start a scope that has the property.
     async containerAnnotations(signal): Promise<Record<string, string>> {
       scopesHaveOomPolicy ??= await hasOomPolicy(signal);
       return scopesHaveOomPolicy ? { "org.systemd.property.OOMPolicy": "'continue'" } : {};

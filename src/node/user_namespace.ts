@@ -54,7 +54,7 @@ export async function makeOwnedNamespaces(
   const stderr = keepEnd(child.stderr, stderrBytesMax);
   child.stdin.on("error", () => {}); // the child has exited; its exit code is checked below
   const lines = createInterface({ input: child.stdout });
-  // A stdout that superviseGroup() had to close, because a process kept it open, ends no loop over its lines.
+  // If superviseGroup() has to close a stdout that a process keeps open, only closing the lines ends the loop below.
   exited.finally(() => lines.close()).catch(() => {}); // awaited below
   try {
     for await (const line of lines) {

@@ -5,7 +5,7 @@ import { jsonValue } from "../base/json.ts";
 import { wellFormed } from "../base/text.ts";
 import { readTextBounded } from "../sys/file.ts";
 
-/** YAML 1.1's octal numbers, as in `fileMode: 0660`: the libraries in Go that these files are written for read them so. */
+/** YAML 1.1's octal numbers, as in `fileMode: 0660`: the Go libraries for which these files are written accept them. */
 const octal: ScalarTag = {
   tag: "tag:yaml.org,2002:int",
   default: true,

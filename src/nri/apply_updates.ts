@@ -13,7 +13,7 @@ import { checkUpdate } from "./check_answers.ts";
 import type { UpdateMerge } from "./merge_updates.ts";
 import { toCri, type ContainerSnapshot, type PodSnapshot, type ResourceChange } from "./convert.ts";
 
-/** Most warnings that are remembered. */
+/** Bound of the warnings that are remembered. */
 const ignoredMax = 100;
 
 /** A resource change of an existing container. plugin: index and name, of several joined by commas. */
@@ -75,8 +75,8 @@ export class UpdateApplier {
   }
 
   /**
-   * Drops updates of containers that do not exist (as one whose creation is under way) or have exited: they must not
-   * fail the request.
+   * Drops updates of containers that have exited, do not exist yet, or do not exist at all: such updates must not fail
+   * the request.
    * creating: the container being created, whose update is kept (and rejected when it is merged).
    */
   withoutStale(

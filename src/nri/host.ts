@@ -42,7 +42,7 @@ export type PluginState = {
   lastError: string;
 };
 
-/** What the plugins up to this one have made of a request, as if it were the last. plugin: index and name. */
+/** The outcome of a request after this plugin, as if no plugin followed. plugin: index and name. */
 export type PluginStep<Result> = { plugin: string; result: Result };
 
 export class NriHost implements AsyncDisposable {
@@ -93,7 +93,7 @@ export class NriHost implements AsyncDisposable {
     this.#set.checkRequired(what);
   }
 
-  /** Held by a change from its event until it is recorded (PluginSet.gate). Throws as Gate.enter() does. */
+  /** To be held from a change's event until the change is recorded (PluginSet.gate). Throws as Gate.enter() does. */
   enter(signal: AbortSignal): Promise<Disposable> {
     return this.#set.gate.enter(signal);
   }

@@ -4,12 +4,12 @@
 export class NriLifecycle {
   readonly #states = new Map<string, "live" | "stopped">();
 
-  /** Plugins have accepted it, or will see it when they synchronize. */
+  /** Records a pod or container that plugins have accepted, or will see when they synchronize. */
   began(id: string, state: "live" | "stopped" = "live"): void {
     this.#states.set(id, state);
   }
 
-  /** Returns true for one that a newly connected plugin is to see. */
+  /** Returns true for a pod or container that a newly connected plugin is to see. */
   isLive(id: string): boolean {
     return this.#states.get(id) === "live";
   }

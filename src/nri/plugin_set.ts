@@ -39,7 +39,7 @@ export class PluginSet implements AsyncDisposable {
   /** Plugins being synchronized; they receive later events when their turn comes. */
   #synchronizing = 0;
   #launcher: Launcher;
-  /** That of the launcher. */
+  /** The folder whose plugins the launcher runs. */
   #folder: string;
   #server: Server | undefined;
 

@@ -1,6 +1,7 @@
 // Reconciles records, monitor, OCI runtime and kernel: one row for each difference, with its rule and the
 // function that applies it. Pure: the first row whose condition applies decides, and names the function.
-// start.ts applies the tables atStart, monitor.ts those atGreeting, sweep.ts the orphans, every minute.
+// start.ts applies the tables …AtStart, monitor.ts those …AtGreeting and …AfterGreeting, and sweep.ts `orphans`, every
+// minute.
 //
 // Differences within the files are settled before, where the files are read:
 // - a graph folder that another program filled, or whose mark is lost: refused (folders.ts); one whose first
@@ -48,7 +49,8 @@ type SandboxAtStart = { phase: SandboxPhase["phase"]; isThisBoot: boolean; hasCo
 
 export const sandboxesAtStart = {
   stopAfterReboot: {
-    // Also a sandbox that was being made on record: it may have been ready, the record a second old.
+    // Also a sandbox whose record says that it is being made: in the last second before the reboot it may have become
+    // ready without a record on disk.
     condition: "the node has rebooted, which removed its namespaces",
     applies: ({ isThisBoot }) => !isThisBoot,
     rule: "NOTREADY; the sweep releases what outlives a boot (CNI addresses)",
@@ -183,7 +185,7 @@ export const orphans = {
   },
   removeNetns: {
     condition: "a network namespace of an unknown pod",
-    // Without its namespace a plugin cannot find all that it has to undo: after CNI DEL.
+    // Only after CNI DEL: without the namespace a plugin cannot find all that it has to undo.
     applies: ({ hasRecord, isAttached }: HasRecord & { isAttached: boolean }) =>
       !hasRecord && !isAttached,
     rule: "remove it, once it has no CNI attachments",

@@ -67,7 +67,7 @@ const sandboxEffects: Record<keyof typeof sandboxesAtStart, (old: Sandbox) => Sa
   undoRun: (old) => ending(old, "undo", "its RunPodSandbox was cut off"),
 };
 
-/** In the background: the files that a removed container has written may be many. */
+/** Finishes interrupted removals in the background: a removed container may have written many files. */
 async function finishRemovals({ sandboxes, containers, log }: Context): Promise<void> {
   for (const store of [sandboxes, containers]) {
     for (const problem of await store.finishRemovals()) log.error(problem);

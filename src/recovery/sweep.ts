@@ -15,17 +15,17 @@ import { mountPoints } from "../sys/mount_table.ts";
 import { orphans } from "./rules.ts";
 import { removeTree } from "../sys/remove_tree.ts";
 
-/** The calls that have waited for the daemon's start come first. */
+/** Delay of the first sweep: the calls that have waited for the daemon's start come first. */
 const firstSweepMs = 200;
 const sweepEveryMs = 60_000;
 const backoffMsMax = 60 * 60_000;
-/** For one sweep; a hung plugin must not stop the ones after. */
+/** Limit for one sweep: a hung plugin must not keep later sweeps from running. */
 const sweepMs = 300_000;
 
 /** State from one sweep to the next. */
 type Sweeper = {
   context: Context;
-  /** Of pods whose network or namespaces could not be removed. */
+  /** Retries for pods whose network or namespaces could not be removed. */
   backoff: Backoff;
   /** When CNI GC ran last, by performance.now(). */
   collectedMs: number;
@@ -80,7 +80,7 @@ async function sweep(sweeper: Sweeper): Promise<void> {
   }
 }
 
-/** Call after listing: a pod or container that is being made has its id before anything else. */
+/** To be called after listing the objects: a pod or container that is being made reserves its id before all else. */
 function hasRecord(context: Context, id: string): boolean {
   return context.sandboxes.knows(id) || context.containers.knows(id);
 }
@@ -103,7 +103,7 @@ async function attempt(
   }
 }
 
-/** Runs each that is due; a failure delays only its own retry. */
+/** Runs `act` for each id that is due; a failure delays only the retry for that id. */
 async function eachDue(
   { context, backoff }: Sweeper,
   ids: string[],
@@ -153,7 +153,7 @@ async function removeContainers({ context }: Sweeper): Promise<void> {
   }
 }
 
-/** Root file systems, /dev/shm and pinned namespaces; in the set-aside folders too. */
+/** Unmounts root file systems, /dev/shm and pinned namespaces without a record, also those in set-aside folders. */
 async function removeMounts({ context }: Sweeper): Promise<void> {
   const { graph, state } = context.config;
   // mountinfo has no symbolic links, and /var/run is one.

@@ -8,7 +8,7 @@ export type Challenge = { scheme: string; params: Map<string, string> };
 /** Parses a WWW-Authenticate header (RFC 9110, 11.6.1), which may hold several challenges. */
 export function parseChallenges(header: string): Challenge[] {
   const challenges: Challenge[] = [];
-  // One class of blanks and commas: `\s*,?\s*` tries each way to divide a registry's many blanks.
+  // One class for blanks and commas: `\s*,?\s*` would try every way to divide a long row of blanks.
   const token =
     /[\s,]*([A-Za-z0-9!#$%&'*+.^_`|~-]+)(?:\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+)))?/y;
   for (let match = token.exec(header); match !== null; match = token.exec(header)) {

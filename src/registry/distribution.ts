@@ -31,8 +31,8 @@ export async function fetchManifest(
 }
 
 /**
- * Returns only the digest where isKnown has it. It is asked for by HEAD, which Docker Hub does not count as a pull;
- * an upstream that does not answer that with a digest is asked for the manifest.
+ * Returns only the digest if isKnown() accepts it, else the manifest, too. Asks for the digest by HEAD, which Docker
+ * Hub does not count as a pull; an upstream that answers HEAD without a digest is asked for the manifest at once.
  */
 export async function fetchUnlessKnown(
   session: PullSession,
@@ -81,7 +81,10 @@ async function manifestAt(
   return { bytes, digest };
 }
 
-/** Returns undefined if it refuses, or claims none: the answer to GET has the reason. */
+/**
+ * Returns the digest that the upstream claims for the manifest; undefined if it refuses, claims none, or claims another
+ * one than wanted: the answer to the following GET has the reason.
+ */
 async function digestAt(
   session: PullSession,
   upstream: Upstream,
@@ -145,7 +148,7 @@ export async function* readBlob(
       failure = error;
     }
     if (at === blob.size) return;
-    upstream.isFailing = true; // others are tried before it
+    upstream.isFailing = true; // the other upstreams are tried first
     const isNext = (one: Upstream) => one.canPull && !one.isFailing && !asked.has(one);
     const hasOther = withoutOtherSchemes(session.upstreams).some(isNext);
     const delayMs = reconnection.afterBreak(at - startedAt, failure, { hasOther });
@@ -187,7 +190,10 @@ async function* skip(body: HttpResponse["body"], count: number): HttpResponse["b
   }
 }
 
-/** Returns a small blob, verified. @throws CriError DATA_LOSS when every upstream's digest differs. */
+/**
+ * Returns a small blob, verified.
+ * @throws CriError DATA_LOSS when every upstream's digest differs, RESOURCE_EXHAUSTED above bytesMax.
+ */
 export async function fetchBlob(
   session: PullSession,
   blob: BlobRequest,

@@ -17,7 +17,7 @@ type Attempt = {
 export type FailoverOptions = {
   /** The capability that the request needs. */
   needs: "canPull" | "canResolve";
-  /** Upstreams that have begun to send it: the registry's refusal does not overrule them. */
+  /** Upstreams that have begun to send the content: the registry's refusal does not overrule them. */
   having?: ReadonlySet<Upstream>;
   /** Milliseconds of a monotonic clock. */
   nowMs?: () => number;
@@ -104,8 +104,8 @@ export class Failover {
 }
 
 /**
- * Returns the upstreams without those at the address of a known registry whose scheme is the other one: plain HTTP is
- * a fallback for an address where no registry speaks TLS, not for one that does.
+ * Drops the upstreams that have the address of a known registry, but the other scheme: plain HTTP is a fallback for an
+ * address where no registry speaks TLS, not for one where a registry does.
  */
 export function withoutOtherSchemes(upstreams: Upstream[]): Upstream[] {
   const known = upstreams.filter(({ isRegistry }) => isRegistry);
@@ -136,8 +136,8 @@ export class Reconnection {
   }
 
   /**
-   * Returns the delay before the next connection. hasOther: an upstream that is not failing will take over.
-   * @throws the error if there should be none.
+   * Returns the delay in ms before the next connection. hasOther: an upstream that is not failing will take over.
+   * @throws the error if there must be no further connection.
    */
   afterBreak(
     receivedBytes: number,

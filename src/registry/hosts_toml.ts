@@ -47,7 +47,7 @@ type HostsFile = v.InferOutput<typeof HostsFile>;
 /** The longest timer. */
 const durationMsMax = 2 ** 31 - 1;
 
-/** Returns undefined for what is no duration. */
+/** Parses dial_timeout into milliseconds; undefined for a text that is no duration. */
 function dialTimeoutMs(text: string): number | undefined {
   const ms = durationMs(text);
   return ms === undefined ? undefined : Math.min(ms, durationMsMax);
@@ -65,7 +65,7 @@ export function parseHostsFile(text: string, file: string): HostsFile {
 /** origins: the registry's own endpoints, used if the file names no server. */
 type HostsFolder = { file: string; folder: string; origins: Endpoint[] };
 
-/** Returns them in order of preference. @throws CriError FAILED_PRECONDITION naming the wrong file. */
+/** Returns the file's endpoints in order of preference. @throws CriError FAILED_PRECONDITION naming the wrong file. */
 export async function endpointsOfHostsFile(parsed: HostsFile, o: HostsFolder): Promise<Endpoint[]> {
   const endpoints: Endpoint[] = [];
   for (const [address, host] of Object.entries(parsed.host)) {
@@ -140,7 +140,10 @@ function headersOf({ header }: Host): Record<string, string> {
   );
 }
 
-/** Returns at least one. `client` is "both.pem", ["both.pem", …] or [["client.cert", "client.key"], …]. */
+/**
+ * Returns one Tls per client certificate, or one without a certificate. `client` is "both.pem", ["both.pem", …] or
+ * [["client.cert", "client.key"], …].
+ */
 async function certificatesOf(host: Host, { file, folder }: HostsFolder): Promise<Tls[]> {
   const given = typeof host.client === "string" ? [host.client] : host.client;
   const clients = given.map((client): CertificateFiles["clients"][number] => {

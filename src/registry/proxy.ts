@@ -10,7 +10,7 @@ export type Environment = Record<string, string | undefined>;
 type Proxy = {
   /** Includes user and password. */
   url: string;
-  /** The address without them, and the variable it is from, for messages. */
+  /** The address without user and password, and the variable that names it, for messages. */
   about: string;
 };
 

@@ -84,7 +84,10 @@ export function fullName(text: string): string {
   return `${domain}/${path}`;
 }
 
-/** URL parsing must leave it unchanged: 0x7f.1 spells an address whose configuration it would bypass. */
+/**
+ * True for a host that URL parsing leaves unchanged. 0x7f.1 is another spelling of 127.0.0.1, and would bypass the
+ * configuration of that address.
+ */
 function isHost(domain: string): boolean {
   if (!domainName.test(domain) || !URL.canParse(`http://${domain}/`)) return false;
   const { hostname } = new URL(`http://${domain}/`);

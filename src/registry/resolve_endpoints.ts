@@ -23,7 +23,7 @@ export type RegistryOptions = {
   progressTimeoutMs: number;
 };
 
-/** Returns them in order of preference. @throws CriError FAILED_PRECONDITION naming the wrong file. */
+/** Returns a registry's endpoints, preferred ones first. @throws CriError FAILED_PRECONDITION naming the wrong file. */
 export async function resolveEndpoints(
   domain: string,
   options: RegistryOptions,
@@ -48,7 +48,7 @@ export async function resolveEndpoints(
   return [...ofMirrors.flat(), ...origins.map((origin) => withTls(origin, tls))];
 }
 
-/** Returns the first that exists, even if it is empty (containerd, HostDirFromRoot). */
+/** Returns the registry's folder: the first that exists, even if it is empty (containerd, HostDirFromRoot). */
 async function configFolder(domain: string, configPath: string): Promise<string | undefined> {
   if (configPath === "") return undefined;
   // HOST_PORT_ is the form for file systems without colons in names.

@@ -16,7 +16,7 @@ import { failureOutput, run, type RunResult } from "../sys/run.ts";
 
 /** The containerd namespace of all containers: part of the shims' socket paths. */
 export const shimNamespace = "isulad";
-/** Shims compare generations of the protocol by it; containerd's whose API proto/task.proto has. */
+/** The containerd whose API proto/task.proto has: shims choose the generation of the protocol by this version. */
 const containerdVersion = "2.4.2";
 /** Of an answer of `start`. */
 const answerBytesMax = 64 << 10;
@@ -44,7 +44,7 @@ export async function startShim(call: ShimCall): Promise<ShimAddress> {
   const older = options === undefined ? "" : encodeMessage(task.Any, options);
   const second = await runShim(call, ["start"], older);
   if (second.exitCode === 0) return parseAddress(second.stdout, program);
-  // Only a shim of the newest generation can mean its answer to the first.
+  // A shim of the newest generation complains about the older input: then the first answer is the one that counts.
   const meant = /bootstrap|deprecated/i.test(second.stderr) ? first : second;
   throw new CriError("UNKNOWN", `${program} start: ${failureOutput(meant)}`);
 }

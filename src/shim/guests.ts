@@ -4,9 +4,9 @@ import { readSettings } from "../base/settings_file.ts";
 import type { ShimSettings } from "../node/oci_runtime.ts";
 
 export type GuestTraits = {
-  /** Its containers can use the node's network. */
+  /** The guest's containers can use the node's network. */
   hostNetwork: boolean;
-  /** Label of its processes: none, that of virtual machines for the guest's own, or those of containers. */
+  /** SELinux label of the guest's process: none, that of virtual machines, or that of containers. */
   selinux: "none" | "kvm" | "container";
 };
 

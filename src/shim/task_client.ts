@@ -46,7 +46,7 @@ export class TaskClient implements Disposable {
     }
   }
 
-  /** Shims may have another version of the service than they say. */
+  /** Returns the shim's pid; falls back to the other version of the service, since a shim may state a wrong one. */
   async #greet(id: string, timeoutMs: number): Promise<number> {
     const payload = encodeMessage(task.ConnectRequest, { id });
     const greet = async () =>

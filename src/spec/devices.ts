@@ -4,9 +4,9 @@ import type { ResolvedInputs, DeviceSource } from "./spec_inputs.ts";
 import type { OciDevice, OciDeviceRule, OciMount } from "./oci_types.ts";
 
 type DeviceOptions = {
-  /** It has all of the node's devices. */
+  /** The container gets all of the node's devices. */
   hasHostDevices: boolean;
-  /** It may use any device, also one that it makes. */
+  /** The container may use any device, also one that it makes. */
   allAllowed: boolean;
   /** Owner of the requested devices; 0: the owner on the host. */
   owner?: { uid: number; gid: number };
@@ -14,7 +14,10 @@ type DeviceOptions = {
   userns: boolean;
 };
 
-/** Leaves out the default devices (null, zero, full, random, urandom, tty, ptmx): every runtime adds them. */
+/**
+ * Returns a container's device nodes, bind mounts of devices, and cgroup rules, without the default devices (null,
+ * zero, full, random, urandom, tty, ptmx): every runtime adds them.
+ */
 export function containerDevices(
   config: ContainerConfig,
   resolved: ResolvedInputs,

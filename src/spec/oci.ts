@@ -64,7 +64,7 @@ type SpecInput = {
   rootfsPath: string;
   /** Value of $HOSTNAME in the container. */
   hostname: string;
-  /** Those of CgroupDriver.containerAnnotations(). */
+  /** The annotations that CgroupDriver.containerAnnotations() returns. */
   runtimeAnnotations: Record<string, string>;
   /** Absent: processes and mounts get no SELinux labels. */
   selinux?: SelinuxLabels;
@@ -73,7 +73,7 @@ type SpecInput = {
 export type ContainerSpecInput = SpecInput & {
   id: string;
   config: ContainerConfig;
-  /** The pod's config of the same request: an ephemeral container may have made the pod privileged since its start. */
+  /** The pod's config in this request: since its start, an ephemeral container may have made the pod privileged. */
   requestedPod?: PodSandboxConfig | null | undefined;
   resolved: ResolvedInputs;
   runtime: RuntimeSupport;

@@ -140,7 +140,7 @@ function cacheLine(
   return `${cache.name}:${masks.join(";")}`;
 }
 
-/** Divides a cache's bits among partitions without overlap; of percentages the largest also gets the rest. */
+/** Divides a cache's bits among partitions without overlap; the largest percentage also gets the bits left over. */
 function partitionMasks(
   { name: cache, bits, bitsMin }: RdtCache,
   requested: { name: string; share: string }[],

@@ -11,7 +11,7 @@ export function unsupported(message: string): CriError {
   return new CriError("FAILED_PRECONDITION", message);
 }
 
-/** Refuses what the runtime's features (RuntimeSupport) do not have. @returns UNAVAILABLE if they are not known. */
+/** Refuses a feature that the runtime lacks (RuntimeSupport). @returns UNAVAILABLE if its features are not known. */
 export function unsupportedBy({ unknown }: { unknown?: string }, message: string): CriError {
   if (unknown === undefined) return unsupported(message);
   return new CriError(

@@ -45,8 +45,8 @@ const numbers = [
 ] as const;
 
 /**
- * Returns the resources after an update; unspecified fields stay. The swap limit is the exception: it includes a
- * memory limit, so that another memory limit without one allows no swap, as in a new container.
+ * Returns the resources after an update; unspecified fields stay, except the swap limit: it includes the memory limit,
+ * so a new memory limit without a swap limit removes it. That allows no swap, as in a new container.
  */
 export function mergedResources(
   old: LinuxContainerResources,
@@ -78,8 +78,8 @@ export function adjustedRecord(
 }
 
 /**
- * Accepts the limits of a running container's record, as a kubelet repeats them, and those of its bundle, which NRI
- * plugins may have set. @throws CriError FAILED_PRECONDITION for others: runtimes cannot change them.
+ * Accepts for a running container the limits on record, since a kubelet repeats them, and the limits in the bundle,
+ * since NRI plugins may have set them. @throws CriError FAILED_PRECONDITION for others: runtimes cannot change limits.
  */
 export function checkHugepages(
   old: LinuxContainerResources,
@@ -98,7 +98,7 @@ export function checkHugepages(
   }
 }
 
-/** "2MB" for CRI's "2MiB" or "2M", too. */
+/** Returns OCI's name of a page size, such as "2MB", for CRI's "2MB", "2MiB" or "2M". */
 export function ociPageSize(size: string | null | undefined): string {
   return (size ?? "").replace(/i?B$/, "") + "B";
 }
@@ -208,7 +208,7 @@ export function possibleOomScoreAdj(wanted: bigint, host: HostInfo, restrict: bo
   return oomScoreAdj(wanted, host, restrict || !mayLower);
 }
 
-/** Returns what a failed start's message says of an oom_score_adj that this daemon may not set; "" for another. */
+/** Returns the advice for a failed start whose oom_score_adj this daemon may not set; "" if it may set the value. */
 export function oomScoreAdjAdvice(wanted: bigint, host: HostInfo, restrict: boolean): string {
   const own = possibleOomScoreAdj(wanted, host, restrict);
   if (own === oomScoreAdj(wanted, host, restrict)) return "";
@@ -235,7 +235,7 @@ export function withoutLowSwapLimit(resources: LinuxContainerResources): LinuxCo
   return swap > 0n && (limit > swap || limit < 0n) ? others : resources;
 }
 
-/** Drops limits of huge pages; undefined: there is none. */
+/** Returns the resources without limits of huge pages; undefined: they have none. */
 export function withoutHugepageLimits(
   resources: LinuxContainerResources | null | undefined,
 ): LinuxContainerResources | undefined {

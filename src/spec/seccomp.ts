@@ -10,10 +10,10 @@ const EPERM = 1;
 /** Flags of clone(2) that make a namespace: NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. */
 const cloneNewNamespaces = 0x7e020000n;
 /**
- * Allows the address families 0 to 47 but 38 and 40: mask, and the value of the bits under it. AF_VSOCK reaches the
- * hypervisor; AF_ALG's flaws (CVE-2026-31431) write to files that containers share. One condition a rule: runc makes
- * several on the same argument alternatives. Masks of 32 bits: a filter compares 64 bits of a register, and the
- * kernel takes the lower 32 for the family, so that 38 + 2**32 is AF_ALG, too.
+ * Allows the address families 0 to 47 except 38 (AF_ALG), whose flaws (CVE-2026-31431) let a container write to files
+ * that containers share, and 40 (AF_VSOCK), which reaches the hypervisor. Each pair is a mask and the value of the bits
+ * under it. A rule has one condition: runc treats several on one argument as alternatives. The masks have 32 bits: a
+ * filter compares 64 bits of a register, of which the kernel uses the lower 32, so that 38 + 2**32 is AF_ALG, too.
  */
 const socketFamilies: readonly [mask: bigint, value: bigint][] = [
   [0xffffffe0n, 0n],

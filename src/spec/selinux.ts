@@ -19,7 +19,7 @@ export const levelPattern = new RegExp(`^${oneLevel}(-${oneLevel})?$`);
 
 const triesMax = 1_000;
 
-/** Returns a pod's labels; without a requested level with newLevel(), unless the policy has no levels. */
+/** Returns a pod's labels. A pod that requests no level gets newLevel(), unless the policy has no levels. */
 export function podLabels(
   requested: LabelOptions | null | undefined,
   { policy, newLevel }: { policy: SelinuxPolicy; newLevel: () => string },
@@ -29,7 +29,7 @@ export function podLabels(
   return containerLabels({ ...requested, level: newLevel() }, base);
 }
 
-/** Returns a container's labels; parts that it does not request are the pod's, so that it can share files. */
+/** Returns a container's labels; parts that it does not request are the pod's, so that it can share the pod's files. */
 export function containerLabels(
   requested: LabelOptions | null | undefined,
   pod: SelinuxLabels,

@@ -69,7 +69,7 @@ function listChanges(path: string, before: unknown, after: unknown): FieldChange
   return old.length === 0 && now.length === 0 ? [] : wholeChange(path, before, after);
 }
 
-/** Added and removed entries are whole; of a changed one its fields are compared. */
+/** An added or removed entry is one change; in a changed entry the fields are compared. */
 function entryChanges(path: string, before: Fields, after: Fields): FieldChange[] {
   return [...new Set([...Object.keys(before), ...Object.keys(after)])].flatMap((name) => {
     const at = inBrackets(path, name);

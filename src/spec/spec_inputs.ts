@@ -1,4 +1,5 @@
-// Defines the inputs of the pure functions that build specs. node/host.ts and cri collect them.
+// Defines the inputs of the pure functions that build specs. node/host_probe.ts, node/container_lookup.ts and cri
+// collect them.
 import type { PodSandboxConfig } from "../proto/types.ts";
 import type { OciDevice, OciHook, OciHookName, OciMount, OciRlimit } from "./oci_types.ts";
 import type { BaseSpec } from "./base_spec.ts";
@@ -7,7 +8,7 @@ import type { SelinuxPolicy } from "./selinux.ts";
 /** Properties of the host and the daemon; constant while the daemon runs. */
 export type HostInfo = {
   cgroupVersion: 1 | 2;
-  /** Options of the host's cgroup2 mount: a mount in its cgroup namespace without them resets them. */
+  /** Options of the host's cgroup2 mount: a mount in the same cgroup namespace must repeat them, or it resets them. */
   cgroupOptions: string[];
   /** Page sizes of the hugetlb controller ("2MB"); empty without the controller. */
   hugepageSizes: string[];
@@ -33,7 +34,7 @@ export type RuntimeSupport = {
   idmapMounts: boolean;
   /** The runtime's ociVersionMax, if it reports one. */
   ociVersion?: string;
-  /** Why the features are not known: the runtime did not answer, and counts as one without them. */
+  /** Why the features are not known: the runtime did not answer, and is treated as one without them. */
   unknown?: string;
 };
 
@@ -45,7 +46,7 @@ export type HandlerSettings = {
   containerAnnotations: string[];
   /** Privileged containers get only the devices that they request. */
   privilegedWithoutHostDevices: boolean;
-  /** Those without the node's devices may make and use any. */
+  /** Privileged containers without the node's devices may make and use any device. */
   privilegedAllDevicesAllowed: boolean;
 };
 

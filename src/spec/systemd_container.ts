@@ -13,7 +13,7 @@ import { processArgs } from "./process.ts";
 import { invalid, unsupported } from "./refusals.ts";
 import type { HostInfo, ImageProcess } from "./spec_inputs.ts";
 
-/** Annotation of a container, or of a pod for all its containers; a pod's with the suffix ".NAME" is for one of them. */
+/** Annotation of a container, or of a pod for all its containers; on a pod, with ".NAME" appended, for one of them. */
 const annotation = "io.isulad.systemd";
 
 /** What systemd takes as a request to halt. */
@@ -71,7 +71,7 @@ export function withSystemd(spec: OciSpec, parts: Parts): OciSpec {
   const folders = memoryFolders.filter(({ destination }) => !taken.has(destination));
   const hasContainer = process.env.some((entry) => entry.startsWith("container="));
   const env = hasContainer ? process.env : [...process.env, "container=oci"];
-  // First: other mounts may lie in them, but they in none that would have to precede them.
+  // First, because other mounts may lie inside these folders; no mount that has to come earlier contains one of them.
   const changed = { ...spec, process: { ...process, env }, mounts: [...folders, ...spec.mounts] };
   const cgroupMount = spec.mounts.find(isCgroupMount);
   if (cgroupMount === undefined) return changed; // the pod has a mount of its own there
@@ -103,7 +103,7 @@ function withOwnNamespace(spec: OciSpec): OciSpec {
 }
 
 const cgroupOptions = ["nosuid", "noexec", "nodev", "relatime", "rw"];
-/** As systemd needs it for a thousand units; each cgroup takes memory of the kernel. */
+/** Enough for a thousand of systemd's units, but bounded: each cgroup takes memory of the kernel. */
 const descendantsMax = "1000";
 
 function withUnified(spec: OciSpec, { host, cgroup, privileged }: Parts): OciSpec {
@@ -151,8 +151,9 @@ function ownerOf({ linux }: OciSpec): { uid: number; gid: number } | undefined {
 }
 
 /**
- * In a user namespace, gives the cgroup to the namespace's root, as far as the kernel lets a cgroup be delegated
- * (/sys/kernel/cgroup/delegate); its limits stay the node's. By a hook: only the runtime has made the cgroup.
+ * In a user namespace, gives the namespace's root those files of the cgroup that the kernel lets be delegated
+ * (/sys/kernel/cgroup/delegate); the limits still belong to the node's root. A hook does it, because the cgroup exists
+ * only once the runtime has made it.
  */
 function delegated(spec: OciSpec, folder: string, files: string[]): OciSpec {
   const owner = ownerOf(spec);

@@ -41,7 +41,7 @@ export function resolveUser(input: UserInput): OciUser {
   } else if (requested === undefined && imageGroup !== "") {
     gid = findGroup(imageGroup, input.group);
   }
-  // In this order, which Kubernetes' node e2e suite expects in a pod's status.
+  // Kubernetes' node e2e suite expects this order in a pod's status.
   const groups = new Set<number>([gid]);
   if (mergesImageGroups(security)) {
     for (const entry of parseGroups(input.group)) {

@@ -40,7 +40,7 @@ const Id = v.pipe(v.number(), v.safeInteger());
 const ContainerSchema = v.object({
   version: v.literal(1),
   id: v.string(),
-  /** Reserved: container name and attempt, and the pod's whole name. */
+  /** The reserved name: container name and attempt, and the pod's whole name. */
   name: v.string(),
   sandboxId: v.string(),
   config: v.pipe(
@@ -189,8 +189,8 @@ export function startFailed(container: Container, message: string, atNs: string)
 }
 
 /**
- * EXITED without a known exit code: the node was rebooted, or the monitor's record is lost. Also for a
- * created container, since the record after a power loss may be older than its start.
+ * Makes a container EXITED without a known exit code: the node was rebooted, or the monitor's record is lost. Applies
+ * to a created container, too, since after a power loss its record may be older than its start.
  */
 export function lost(container: Container, message: string, atNs: string): Container {
   const { phase } = container;

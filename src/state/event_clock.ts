@@ -6,7 +6,7 @@ import { nowNs } from "../base/clock.ts";
 import { replaceInMemory } from "../sys/file.ts";
 import { removeTreeNow } from "../sys/remove_tree.ts";
 
-/** Reserved ahead on disk: bounds the writes to one a second, and the jump after a restart to one second. */
+/** Time reserved ahead in the file: bounds the writes to one a second, and the jump after a restart to one second. */
 const reserveNs = 1_000_000_000n;
 
 export class EventClock {
@@ -51,7 +51,7 @@ export class EventClock {
     }
   }
 
-  /** A folder, for example; if it cannot be removed, the next reservation reports it. */
+  /** Removes what stands in the file's place, such as a folder; if that fails, the next reservation reports it. */
   #removeUnreadable(): void {
     try {
       removeTreeNow(this.#file);

@@ -35,7 +35,7 @@ export function containerEvents(
   }
 }
 
-/** A sandbox is created and started in one step; one whose failed start could not be rolled back has stopped. */
+/** A sandbox is created and started in one step; if a failed start cannot be rolled back, it is created and stopped. */
 export function sandboxEvents(
   before: Sandbox | undefined,
   after: Sandbox | undefined,

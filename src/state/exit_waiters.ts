@@ -27,7 +27,7 @@ export class ExitWaiters {
     for (const wake of this.#waiting.get(id) ?? []) wake();
   }
 
-  /** Notices the container's exit from now on, until it is disposed of. */
+  /** Watches for the container's exit from now on, until the result is disposed of. */
   watch(id: string): Disposable & { readonly hasExited: boolean } {
     let hasExited = false;
     const wake = () => (hasExited = true);

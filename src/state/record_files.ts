@@ -1,8 +1,8 @@
-// Reads and writes the files of one record: `<kind>.json` in its folder under graph, synced to survive a power loss;
-// `<kind>-<id>.json` under state, a tmpfs, with the newest change; and `<kind>.settled.json` next to the
-// first, to which write-behind copies the change a second later. So no change waits for a disk, and kill -9
-// loses none. After a reboot the settled file is the newest; it is a file of its own because it is not
-// synced: a power loss may leave it empty.
+// Reads and writes the files of one record: `<kind>.json` in its folder under graph, which a durable write syncs to
+// survive a power loss; `<kind>-<id>.json` under state, a tmpfs, with the newest change; and `<kind>.settled.json`
+// next to the first, to which write-behind copies the change a second later. So no change waits for a disk, and
+// kill -9 loses none. After a reboot the settled file is the newest. It is a file of its own because it is not synced:
+// a power loss may leave it empty, and must leave `<kind>.json` whole.
 import { mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
@@ -82,11 +82,11 @@ export class RecordFiles {
       const names = readdirSync(this.#folder);
       return names.every((name) => isTemporaryFor(this.#base, join(this.#folder, name)));
     } catch {
-      return false; // without a folder it is damage
+      return false; // a folder that cannot be listed is damage
     }
   }
 
-  /** For a record whose folder is removed. */
+  /** Removes the change of a record whose folder is removed. */
   removeChange(): void {
     removeTreeNow(this.#change);
   }

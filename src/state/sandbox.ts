@@ -69,7 +69,7 @@ export type RuntimeKind = v.InferOutput<typeof RuntimeKindSchema>;
 
 type OfKind = { runtimeKind: RuntimeKind };
 
-/** In a guest, the host's pids, cgroups and namespaces do not show a container. */
+/** True for containers that run in a guest: they do not appear in the host's pids, cgroups and namespaces. */
 export function isInGuest({ runtimeKind }: OfKind): boolean {
   return runtimeKind === "guest";
 }
@@ -133,7 +133,7 @@ const SandboxSchema = v.object({
   ending: v.optional(v.picklist(["stop", "undo"])),
   /** SELinux labels, from which its containers' labels are derived. */
   selinux: v.optional(SelinuxSchema),
-  /** The first process of a shared pid namespace; 0: not started yet. */
+  /** The pause container, or the sandbox container of a guest; pid 0: not started yet. */
   pause: v.optional(v.object({ pid: v.number() })),
   phase: Phase,
 });
@@ -169,18 +169,18 @@ export function notReady(sandbox: Sandbox, message: string): Sandbox {
   return { ...sandbox, phase: { phase: "notready", message } };
 }
 
-/** NOTREADY, and to be torn down even if no client calls StopPodSandbox. */
+/** Makes the sandbox NOTREADY, and has the sweep tear it down even if no client calls StopPodSandbox. */
 export function ending(sandbox: Sandbox, how: "stop" | "undo", message: string): Sandbox {
   if (sandbox.torndown || sandbox.ending === how) return notReady(sandbox, message);
   return { ...notReady(sandbox, message), ending: how };
 }
 
-/** Its folder was lost: the remainder is removed, though parts may have been torn down before. */
+/** Makes a sandbox whose folder was lost NOTREADY and has it undone, though parts may have been torn down before. */
 export function abandoned(sandbox: Sandbox): Sandbox {
   return { ...notReady(sandbox, "its folder in the graph was lost"), ending: "undo" };
 }
 
-/** Its network and its namespaces are removed. */
+/** Records that the sandbox's network and namespaces are removed. */
 export function tornDown(old: Sandbox): Sandbox {
   const { ending: _, ...sandbox } = old;
   const networkSettings = { ...sandbox.networkSettings, Activation: false };

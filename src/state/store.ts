@@ -19,7 +19,7 @@ export type StoreOptions<Record> = {
   kind: string;
   /** `<folder>/<id>/` holds one record (record_files.ts) and its other files. */
   folder: string;
-  /** The folder of changes that are not written behind yet. */
+  /** The folder, under state, with the newest change of each record (record_files.ts). */
   changes: string;
   /** The version of records that this build writes. */
   version: number;
@@ -30,7 +30,7 @@ export type StoreOptions<Record> = {
   isLeftover?: (record: Record) => boolean;
   /** Called if a change that happened cannot be written, or would not outlive a reboot. */
   onUnwritten?: (problem: string) => void;
-  /** Called at each change of the list; undefined: not listed. */
+  /** Called at each change of the list; before, after: undefined where the record is not listed. */
   onCommit?: (before: Record | undefined, after: Record | undefined) => void;
 };
 
@@ -63,8 +63,8 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
   /**
    * Reads all records; a damaged one is moved aside, and never stops the start. A folder whose first record
    * was cut off is removed: nothing had been done for it. Returns the problems, for the log.
-   * @throws CriError FAILED_PRECONDITION for a record of a newer version, before anything is changed; the
-   * system's error if no record can be read, for otherwise all would be taken for removed.
+   * @throws CriError FAILED_PRECONDITION for a record of a newer version, before anything is changed; an error if the
+   * folder cannot be listed, or if the node is out of descriptors or memory: then no record must pass for damaged.
    */
   async load(setAside: string): Promise<string[]> {
     const { folder, kind, version } = this.#options;
@@ -136,8 +136,8 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
   }
 
   /**
-   * Restores, before load(), records whose folders were lost and of which only a change is left, as `change`
-   * transforms them. Returns the problems; it never stops the start.
+   * Restores records whose folders were lost and of which only a change is left, as `change` transforms them; to be
+   * called before load(). Returns the problems, which never stop the start.
    */
   async restoreStrays(change: (stray: Record) => Record): Promise<string[]> {
     const { kind, folder, changes } = this.#options;
@@ -213,7 +213,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     return this.#writeBehind.flushAll();
   }
 
-  /** Takes no lock, so that nobody waits for a disk; a change meanwhile is due again. */
+  /** Takes no lock, so that nobody waits for a disk; a record that changes meanwhile is due again. */
   async #flush(id: string): Promise<void> {
     const record = this.#records.get(id);
     if (record === undefined) return;

@@ -19,7 +19,7 @@ export class ActivityMetrics implements Disposable {
     runtime: newHistogram("isulad_runtime_duration_seconds"),
   };
   readonly #calls = newCounter("isulad_calls_total");
-  /** Without calls, which are counted by code, and the runtime, whose successes only the monitor reports. */
+  /** By kind, except calls, which are counted by code, and the runtime, of which only successes are reported here. */
   readonly #failures: Record<Exclude<Measured, "call" | "runtime">, Counter> = {
     step: newCounter("isulad_step_failures_total"),
     cni: newCounter("isulad_cni_plugin_failures_total"),

@@ -124,7 +124,10 @@ function detailsV2(folder: string): CgroupDetails {
   };
 }
 
-/** Inverts the runtimes' linear mapping of shares (2 to 262,144) to weights (1 to 10,000). */
+/**
+ * Converts a weight (1 to 10,000) to shares (2 to 262,144) by the inverse of older runtimes' linear mapping; newer ones
+ * map shares to weights by a curve (cpuWeight() in node/cgroup_limits.ts).
+ */
 function sharesOf(weight: bigint | undefined): bigint | undefined {
   return weight === undefined ? undefined : 2n + ((weight - 1n) * 262_142n) / 9_999n;
 }

@@ -23,7 +23,7 @@ export type MemoryUsage = {
   inactiveFile: bigint;
   pageFaults: bigint;
   majorPageFaults: bigint;
-  /** undefined: no limit here or above. */
+  /** The lowest limit of this cgroup and those above it; undefined: none has a limit. */
   limit?: bigint;
   /** undefined: this host does not account swap. */
   swap?: bigint;

@@ -1,8 +1,8 @@
 // Measures containers' writable layers in the background with du(1).
 //
 // Decision: a child process measures, because a container may have millions of files, whose names would
-// fill the daemon's memory and delay its calls. All requested folders are measured in one run, followed by
-// a pause of twenty times its duration. Measuring stops when no caller requests it any more.
+// fill the daemon's memory and delay its calls. One run measures up to 200 of the requested folders, and a pause of at
+// least twenty times its duration follows. Measuring stops when no caller requests it any more.
 import { existsSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { messageOf } from "../base/errors.ts";

@@ -7,7 +7,7 @@ import { newCounter, newHistogram, readings } from "./own_metrics.ts";
 import type { Family } from "./prometheus.ts";
 import { processFamilies } from "./process_metrics.ts";
 
-/** In seconds. */
+/** Upper bounds of the buckets of loop lag, in seconds. */
 const lagBounds = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5];
 
 export class Instruments implements Disposable {

@@ -54,7 +54,7 @@ export async function serveMetrics(
     throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
   return {
-    /** Unknown while the node does not have the address, if any was to be chosen. */
+    /** The bound port; while the node does not have the address, the given one (0 if any free port will do). */
     get port() {
       return (server.address() as AddressInfo | null)?.port ?? port;
     },

@@ -1,7 +1,7 @@
 // Reads the counters of pods' network interfaces from inside their namespaces.
 //
-// Decision: reading /proc/PID/net/dev of any process in the namespace costs one file and no lock. For pods
-// without a process, one child enters all their namespaces, because the daemon itself never does.
+// Decision: /proc/PID/net/dev of any process in the namespace is read, which costs one file and no lock. For all pods
+// without a process, one child enters their namespaces, because the daemon itself never enters one.
 import { statSync } from "node:fs";
 import { messageOf } from "../base/errors.ts";
 import { readKernelFile } from "../sys/file.ts";

@@ -14,7 +14,7 @@ export type Family = {
 export const seriesMax = 2_000;
 const other = "other";
 
-/** Identifies labels. Each call of a client needs two of them: this is cheaper than JSON. */
+/** Returns a key for a set of labels; cheaper than JSON, since each call of a client needs two keys. */
 function keyOf(labels: Labels): string {
   let key = "";
   for (const name in labels) key += `${name}=${labels[name]!.length}:${labels[name]}`;
@@ -61,7 +61,7 @@ export class Counter {
   }
 }
 
-/** In seconds: from a list call to an image pull. */
+/** Upper bounds of the buckets in seconds, for durations from a list call to an image pull. */
 const callBounds = [
   0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 ];

@@ -24,8 +24,8 @@ const openFilesCap = 4096;
 const limitShare = 4;
 
 /**
- * processes: also count processes, which costs one file for each cgroup below. usage: asks somebody else, where
- * this node's cgroup says nothing; it never throws.
+ * processes: also count processes, which costs one file for each cgroup below. usage: asks the container's shim, where
+ * this node's cgroup does not show the usage; never throws.
  */
 export type Cgroup = {
   id: string;
@@ -43,7 +43,7 @@ export class Sampler implements Disposable {
   readonly #list: () => Cgroup[];
   readonly #intervalMs: number;
   readonly #entries = new Map<string, Entry>();
-  /** Questions that are not answered yet, by id. */
+  /** Calls of `usage` that are not answered yet, by id. */
   readonly #asked = new Map<string, Promise<Sample | undefined>>();
   readonly #files = new KernelFiles(filesMax());
   #timer: ReturnType<typeof setInterval> | undefined;
@@ -95,7 +95,7 @@ export class Sampler implements Disposable {
     );
   }
 
-  /** All calls share one question, and its answer while it is fresh. */
+  /** Calls `usage` once for all concurrent callers, and reuses the answer while it is fresh. */
   async #ask(id: string, ask: NonNullable<Cgroup["usage"]>): Promise<Sample | undefined> {
     const known = this.#recent(id) ?? this.#asked.get(id);
     if (known !== undefined) return known;

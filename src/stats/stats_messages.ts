@@ -80,9 +80,9 @@ export function filesystemUsage(
 }
 
 /**
- * The default interface is eth0, CNI's name for it, or else the first. undefined without interfaces, as while a pod is
- * stopped: a kubelet takes figures from CRI without looking whether there is a default interface, and panics if there is
- * none (criInterfaceToSummary in pkg/kubelet/stats/cri_stats_provider.go, up to 1.36).
+ * Returns the usage by interface; the default interface is eth0, CNI's name for it, or else the first. undefined
+ * without interfaces, as while a pod is stopped: a kubelet does not check whether the message has a default interface,
+ * and panics if it has none (criInterfaceToSummary in pkg/kubelet/stats/cri_stats_provider.go, up to 1.36).
  */
 export function networkUsage(atNs: bigint, interfaces: InterfaceUsage[]): NetworkUsage | undefined {
   const first = interfaces.find(({ name }) => name === "eth0") ?? interfaces[0];

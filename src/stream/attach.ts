@@ -1,6 +1,6 @@
-// Serves Attach: connects a client to a container's own streams. New output comes from the monitor's log
-// worker (tap.ts); input goes straight into the container's stdin or terminal, or into the FIFO from which a
-// shim feeds its terminal. The container outlives the client.
+// Serves Attach: connects a client to a container's own streams. New output comes from the monitor's log worker
+// (monitor_log/tap.ts); input goes straight into the container's stdin or terminal, or into the FIFO from which a shim
+// feeds its terminal. The container outlives the client.
 import { setTimeout as sleep } from "node:timers/promises";
 import { messageOf } from "../base/errors.ts";
 import { openStdin } from "../monitor_client/stdio_keepalive.ts";
@@ -17,7 +17,7 @@ export type AttachSession = {
   stdio: string;
   /** A shim runs the container, and holds its terminal. */
   byShim: boolean;
-  /** Otherwise what clients send is discarded: kubectl sends stdin also to a container without one. */
+  /** If false, what clients send is discarded: kubectl sends stdin also to a container without one. */
   hasStdin: boolean;
   /** The container's stdin ends with the first client's. */
   stdinOnce: boolean;
@@ -33,11 +33,11 @@ type Client = { channels: Channels; input: ByteStream | undefined };
 
 /** Time for a disconnect to be noticed, after a write to the client has failed. */
 const hangupMs = 1_000;
-/** A container that takes none of its input for so long does not get what a client that has left had sent. */
+/** After a client has left, the rest of what it sent is dropped once the container has taken nothing for this long. */
 const stuckMs = 10_000;
 const lookMs = 250;
 
-/** Returns when the container ends, the client disconnects, or its stdin ends. */
+/** Returns when the container ends, the client disconnects, or the client's stdin ends. */
 export async function serveAttach(
   parts: StreamParts,
   session: AttachSession,
@@ -46,7 +46,7 @@ export async function serveAttach(
 ): Promise<Outcome> {
   const { containerId: id, wanted } = session;
   try {
-    // stdout even if unwanted: its end signals the container's.
+    // stdout even if unwanted: its end is the container's end.
     const names: ("stdout" | "stderr")[] = wanted.stderr ? ["stdout", "stderr"] : ["stdout"];
     using fifos = new Fifos(names, parts);
     using input = await openInput(parts, session);
@@ -104,8 +104,8 @@ async function openInput(
 }
 
 /**
- * Sends the client's stdin to the container. Its end detaches the client, as in containerd; with stdinOnce it closes the
- * container's stdin instead, and the client keeps receiving output.
+ * Sends the client's stdin to the container. The end of that stdin detaches the client, as in containerd; with
+ * stdinOnce and without a terminal, it closes the container's stdin instead, and the client keeps receiving output.
  */
 async function takeInput(
   { monitor }: StreamParts,
@@ -121,7 +121,7 @@ async function takeInput(
   return { detaches: false };
 }
 
-/** Waits for what the client had sent before it disconnected; it gets lost if the container is stuck. */
+/** Waits until the container has taken what a client sent before it left; drops the rest if the container is stuck. */
 async function untilTaken(taken: Promise<unknown>, input: ByteStream | undefined): Promise<void> {
   const begin = performance.now();
   const timer = setInterval(() => {

@@ -2,9 +2,9 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { ByteStream } from "../sys/byte_stream.ts";
 
-/** After the process's exit, the time for which to wait for output of children that keep the stream open. */
+/** How long after the process's exit to wait for output of children that keep the stream open. */
 export const lingerMs = 100;
-/** The same where a shim copies the output, which may lag behind the exit. */
+/** How long to wait where a shim copies the output, which may lag behind the exit. */
 export const shimLingerMs = 2_000;
 const chunkBytes = 256 << 10;
 /** Free buffers: an idle stream holds none. */

@@ -29,7 +29,7 @@ export interface ExecIo extends Disposable {
   readonly input: ByteStream | undefined;
   /** Call when the command runs, before the streams are used. */
   started(): void;
-  /** Waits until input is not lost. */
+  /** Waits until the command's side reads stdin: earlier input may be lost. */
   inputRead(): Promise<void>;
   /** The client sends no more input. */
   endInput(): Promise<void>;

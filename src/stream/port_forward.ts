@@ -12,12 +12,12 @@ import { copyOutput } from "./copy_output.ts";
 const connectMs = 10_000;
 /** How long the other side may finish after one side has ended. */
 const lingerMs = 1_000;
-/** A port that takes nothing for so long does not get the rest of what a client that has left had sent. */
+/** After a client has left, the rest of what it sent is dropped once the port has taken nothing for this long. */
 const stuckMs = 10_000;
 
 /** A client's end of one connection. */
 export type ForwardClient = {
-  /** Yields what it sends, until it half-closes or disconnects. */
+  /** Yields what the client sends, until it half-closes or disconnects. */
   chunks(): AsyncIterable<Buffer>;
   /** Aborts when the client no longer receives. */
   hangup: AbortSignal;
@@ -25,7 +25,7 @@ export type ForwardClient = {
   write(bytes: Uint8Array): Promise<void>;
   /** Half-closes: the port sends no more. */
   end(): Promise<void>;
-  /** Discards anything more that it sends. */
+  /** Discards anything more that the client sends. */
   close(): Promise<void>;
   /** Reports why there is no connection. */
   fail(message: string): Promise<void>;
@@ -57,7 +57,7 @@ export async function forward(client: ForwardClient, target: ForwardTarget): Pro
   }
 }
 
-/** Returns undefined after a failure, whose reason it has sent to the client. */
+/** Connects to the port; undefined: it failed, and the client has been sent the reason. */
 async function connectOrFail(
   client: ForwardClient,
   target: ForwardTarget,
@@ -71,7 +71,10 @@ async function connectOrFail(
   }
 }
 
-/** Drops the bytes once the client has disconnected: those that it sent must still reach the port. */
+/**
+ * Sends the port's bytes to the client, and drops them once it has disconnected, without an error: what the client sent
+ * before must still reach the port.
+ */
 async function download(client: ForwardClient, bytes: Uint8Array): Promise<void> {
   if (client.hangup.aborted) return;
   try {
@@ -84,7 +87,7 @@ async function download(client: ForwardClient, bytes: Uint8Array): Promise<void>
 type Progress = {
   /** Time of the last bytes that the port took. */
   lastMs: number;
-  /** It has everything. */
+  /** The port has taken everything, or takes no more. */
   isDone: boolean;
 };
 
@@ -105,7 +108,7 @@ async function upload(
   progress.isDone = true;
 }
 
-/** After a disconnect, closes the socket once the port has what the client sent, or takes nothing of it. */
+/** After a disconnect, closes the socket once the port has taken what the client sent, or is stuck. */
 function closeAfter({ hangup }: ForwardClient, socket: ByteStream, progress: Progress): Disposable {
   let timer: ReturnType<typeof setInterval> | undefined;
   const begin = () => {

@@ -9,7 +9,7 @@ export type Resize = (size: Size) => Promise<void>;
 /** Limit for a shim's answer. */
 const resizeMs = 10_000;
 
-/** Follows the client's sizes to its end, though one fails: a shim may be busy. @throws when the client sends no size. */
+/** Sets the sizes that a client sends; goes on after a failure: a shim may be busy. @throws if it sends no size. */
 export async function followSizes({ resizes }: Channels, resize: Resize): Promise<void> {
   for await (const size of resizes) await resize(size).catch(() => {});
 }

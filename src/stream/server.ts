@@ -30,13 +30,13 @@ export type Upgrade = { over: "spdy" | "websocket"; protocol: string };
 /** Time for a client to send its request, and how many may be sending one. */
 const headMs = 5_000;
 const unacceptedMax = 1024;
-/** Minimum time for each even if more connect: a client on this node sends immediately. */
+/** Minimum time for each client even if more connect: a client on this node sends immediately. */
 const graceMs = 250;
 /** Accepted in a row before other calls run. */
 const acceptsMax = 64;
 /** Clients served at a time; others get 503. */
 const acceptedMax = 1000;
-/** Before the first session only a client with a URL of the daemon before this one comes: it gets a 404 this late. */
+/** Before the first session, a client can only have a URL of an earlier daemon: its 404 may be this late. */
 const firstLookMs = 1_000;
 
 export class StreamServer implements AsyncDisposable {
@@ -54,7 +54,7 @@ export class StreamServer implements AsyncDisposable {
     expel: (stream) => stream.close(),
   });
   readonly port: number;
-  /** Looks for clients until #accepting, which needs the poller's thread. */
+  /** Looks for clients until #accepting begins, which needs the poller's thread. */
   readonly #firstLook: NodeJS.Timeout;
   #accepting: Promise<void> | undefined;
   #accepted = 0;

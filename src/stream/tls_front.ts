@@ -16,8 +16,8 @@ const handshakeMs = 20_000;
 const handshakesMax = 4096;
 
 /**
- * Listens on an address (port 0: a free one), also on one that the node gets later, and relays its clients to the port `to` of 127.0.0.1. what: what is
- * served, for messages.
+ * Listens on an address (port 0: a free one), also on one that the node gets later, and relays its clients to the port
+ * `to` of 127.0.0.1. what: what is served, for messages.
  * @throws CriError FAILED_PRECONDITION if the files are unusable or the port is in use.
  */
 export async function startTlsFront(
@@ -55,7 +55,7 @@ export async function startTlsFront(
     throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
   return {
-    /** Unknown while the node does not have the address, if any was to be chosen. */
+    /** The bound port; while the node does not have the address, the given one (0 if any free port will do). */
     get port() {
       return (server.address() as AddressInfo | null)?.port ?? port;
     },
@@ -82,7 +82,7 @@ function relay(client: Socket, inner: Socket, log: Log): void {
   }
 }
 
-/** Closes a connection when its peer has all that was sent to it, and has closed, or takes no more of it. */
+/** Closes a connection when its peer has received everything and has closed, or takes no more. */
 function end(socket: Socket): void {
   if (socket.destroyed) return;
   socket.unpipe().resume().end(); // a close with unread input would discard what the peer has not got

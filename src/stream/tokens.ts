@@ -3,7 +3,7 @@ import { randomBytes } from "node:crypto";
 import { CriError } from "../base/errors.ts";
 
 const lifeMs = 60_000;
-/** As in kubelet's cache. */
+/** Tokens that are not used yet; the limit of kubelet's cache. */
 const tokensMax = 1000;
 
 export class Tokens<Value> {

@@ -49,7 +49,7 @@ export class ByteStream implements Wire, Disposable {
     return 0;
   }
 
-  /** Waits until there may be input, or the stream is closed. */
+  /** Waits until input may have arrived, or the stream is closed. */
   async readable(): Promise<void> {
     if (!this.closed) await this.#poller.readable(this.descriptor);
   }

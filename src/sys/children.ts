@@ -3,7 +3,7 @@
 import { spawn as nodeSpawn, type ChildProcess, type SpawnOptions } from "node:child_process";
 import { CriError } from "../base/errors.ts";
 
-/** Why a program cannot be run where descriptors lack (EMFILE, ENFILE), and what to raise. */
+/** Says why a program cannot be run when no descriptor is free (EMFILE, ENFILE), and which limits to raise. */
 export const tooManyFiles =
   "too many open files (LimitNOFILE of the daemon, fs.file-max of the node)";
 
@@ -18,8 +18,8 @@ export function recordChildren(record: Recorder): void {
 }
 
 /**
- * node:child_process's spawn, which every room uses instead of that one.
- * @throws CriError RESOURCE_EXHAUSTED where that would return a child without streams.
+ * Replaces node:child_process's spawn() in every room.
+ * @throws CriError RESOURCE_EXHAUSTED where node's would return a child without streams.
  */
 export const spawn = ((program: string, args: string[], options: SpawnOptions) => {
   const start = () => spawnLasting(program, args, options);

@@ -26,7 +26,7 @@ export function remoteDisk(path: string, table = readMountTable()): MountEntry |
   return wayTo(path, table).remote;
 }
 
-/** Returns the mount of a path, and the first one on the way to it that may not answer. */
+/** Returns the mount of a path, and the first mount on the way to the path that may not answer. */
 function wayTo(
   path: string,
   table: readonly MountEntry[],

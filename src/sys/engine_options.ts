@@ -3,8 +3,8 @@
 //
 // Decision: the engine's defaults suit programs that compute. Daemon and monitor wait for calls: with 15 probed
 // pods, the default's compiler and scavenger threads used a fifth of the CPU time of both processes, and their
-// garbage stayed. A second start takes 5 ms; a wrapper script or the unit would leave out who starts the
-// executable by hand.
+// garbage stayed. A second start takes 5 ms; options in a wrapper script or in the unit would be missing when the
+// executable is started by hand.
 import process from "node:process";
 import { build } from "../base/build.ts";
 import { readKernelFile } from "./file.ts";
@@ -14,12 +14,12 @@ const options: Readonly<Record<string, string>> = {
   // The scavenger thread walks the heap each 0.1 s by default, however little was freed.
   MIMALLOC_PURGE_DELAY: "1000",
   MIMALLOC_PURGE_HOLES_MIN_INTERVAL: "5000",
-  // Free pages are returned after small collections, too, which probes and lists cause.
+  // Returns free pages also after the small collections that probes and lists cause.
   BUN_JSC_decommitUnusedMarkedBlockPagesAfterEdenCollections: "true",
   // Half of the default: what the heap may grow to before the first full collection.
   BUN_JSC_largeHeapSize: String(4 << 20),
-  // Six times the default: only loops such as those of the log threads are worth the optimizing compiler. At three
-  // times it costs 3 MiB of private memory; ten times saves no more, and makes calls such as Status slower.
+  // Six times the default: only loops such as those of the log threads are worth the optimizing compiler. Three times
+  // the default would cost 3 MiB of private memory; ten times saves no more, and makes calls such as Status slower.
   BUN_JSC_thresholdForOptimizeAfterWarmUp: "6000",
   BUN_JSC_thresholdForOptimizeAfterLongWarmUp: "6000",
   BUN_JSC_thresholdForOptimizeSoon: "6000",
@@ -27,7 +27,7 @@ const options: Readonly<Record<string, string>> = {
 /** Set for the second start, so that there is no third. */
 const marker = "ISULAD_ENGINE_OPTIONS";
 
-/** Adds the options for a program of this kind that this process executes; those that are set keep their value. */
+/** Adds the options for another start of daemon or monitor by this process; options that are set keep their values. */
 export function withEngineOptions(env: Readonly<NodeJS.ProcessEnv>): NodeJS.ProcessEnv {
   return { ...options, ...env, [marker]: "set" };
 }

@@ -14,7 +14,7 @@ export const EPOLLHUP = 0x10;
 export const EPOLLRDHUP = 0x2000;
 /** Edge-triggered. */
 export const EPOLLET = 0x80000000;
-/** Reported once, until it is set again. */
+/** Reports one event, then none until the watch is armed again. */
 export const EPOLLONESHOT = 0x40000000;
 
 const EPOLL_CTL_ADD = 1;

@@ -1,7 +1,7 @@
 // Tells whether a disk is full, after something has failed.
 import { statfs } from "node:fs/promises";
 
-/** Below these a disk counts as full: what failed has been rolled back, and reserved blocks are left. */
+/** A disk with less counts as full: it has some space left, because the failed write was rolled back. */
 const [littleBytes, fewInodes] = [1 << 20, 64];
 
 /** False if the folder's file system tells no sizes. */

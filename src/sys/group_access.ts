@@ -11,7 +11,7 @@ export function allowGroupTraversal(folder: string, gid: number): void {
 
 /** Lets exactly these groups traverse a folder, by an access control list: a folder has one group of its own. */
 export function allowGroupsTraversal(folder: string, gids: readonly number[]): void {
-  if (gids.length === 0) chmodSync(folder, 0o700); // the mask of a remaining list admits nobody
+  if (gids.length === 0) chmodSync(folder, 0o700); // sets the mask of a list that remains: it admits nobody
   else lsetxattr(folder, "system.posix_acl_access", accessList(gids));
 }
 

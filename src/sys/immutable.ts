@@ -1,4 +1,4 @@
-// Clears the attributes that forbid a file's removal, also for root: those of chattr(1) +i and +a.
+// Clears the attributes of chattr(1) +i and +a, which keep even root from removing a file.
 import { constants, fstatSync } from "node:fs";
 import { Descriptor } from "./descriptor.ts";
 import { check } from "./libc.ts";
@@ -12,8 +12,8 @@ const O_PATH = 0o10000000;
 const longBytes = 8;
 
 /**
- * Clears them of a regular file or a folder; no symlink is followed, and nothing else is opened. False: it has none, or
- * the file system or a missing CAP_LINUX_IMMUTABLE refuses.
+ * Clears the attributes of a regular file or a folder; follows no symlink, and opens no other kind of file. Returns
+ * false if the file has neither attribute, or if the file system or a missing CAP_LINUX_IMMUTABLE refuses.
  */
 export function clearImmutable(path: string | Buffer): boolean {
   const { O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants;

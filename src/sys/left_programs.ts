@@ -50,7 +50,7 @@ function write(file: string, program: string): boolean {
   }
 }
 
-/** Ends the programs that are recorded in the folder, which it makes. Returns when none is left, or none can be ended. */
+/** Ends the programs recorded in the folder, which it makes if missing, except those that SIGKILL does not end. */
 export async function endLeftPrograms(folder: string, log: Log): Promise<void> {
   mkdirSync(folder, { recursive: true, mode: 0o700 });
   const left = recordsIn(folder);

@@ -6,7 +6,7 @@ import { unsentBytes } from "./descriptor.ts";
 /** Time, in ms, in which a peer must take more of what is left for it, or close its side. */
 const stuckMsDefault = 10_000;
 
-/** Calls `giveUp` each time that the bytes which are left have not become fewer in stuckMs. */
+/** Calls `giveUp` at the end of each period of stuckMs in which the bytes left did not become fewer. */
 export function whenStuck(
   left: () => number,
   giveUp: () => void,

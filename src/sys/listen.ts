@@ -1,5 +1,5 @@
-// Listens on an address of this node, also on one that the node gets only later: edge nodes get theirs by DHCP long
-// after the daemon has started, and must run their pods until then.
+// Listens on an address of this node, also on one that the node gets only later: edge nodes get their addresses by
+// DHCP long after the daemon has started, and must run their pods until then.
 import { once } from "node:events";
 import type { Server } from "node:net";
 import { errnoOf, messageOf } from "../base/errors.ts";
@@ -17,8 +17,8 @@ type Options = {
 };
 
 /**
- * Returns once the server listens, or its address is not this node's: then it is tried again in the background.
- * Disposing ends that. Logs the failures of a server that listens.
+ * Returns once the server listens. If the address is not this node's, returns at once and tries again in the
+ * background, until the result is disposed of. Logs the failures of a server that listens.
  * @throws the system's error for any other reason, such as EADDRINUSE.
  */
 export async function listenWhenPresent(

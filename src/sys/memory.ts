@@ -5,11 +5,11 @@ import { unmapProgram } from "./program_pages.ts";
 const lookMs = 1_000;
 /** Compiled code is discarded after this long without work. */
 export const idleMs = 60_000;
-/** Between two times that memory is returned although work goes on. */
+/** The shortest time between two frees of memory while work goes on. */
 const restMs = 60_000;
-/** Pages of the program that were not used for this long are not mapped. */
+/** Interval at which the program's pages are unmapped; those still used are mapped again at their next use. */
 const programMs = 60_000;
-/** Growth since then that is worth the pause of the event loop. */
+/** Growth since the last free that is worth the pause of the event loop. */
 const growthKib = 4 << 10;
 /** Limit for waiting until no piece of work is under way. */
 const waitMs = 10_000;
@@ -37,12 +37,14 @@ function anonymousKib(): number {
 }
 
 /**
- * Frees memory after each busy period: after a second garbage, if the memory has grown since the last time, and the
- * program's pages; all garbage and compiled code after a minute. That is a third of the heap; the next calls then take
- * some ms longer, until their code is compiled again. Rare probes do not cost a collection each.
+ * Frees memory after each busy period. After a second without work it collects garbage and unmaps the program's
+ * pages, if memory has grown since the last free: rare probes do not cost a collection each. After a minute without
+ * work it frees all garbage and all compiled code, a third of the heap; the next calls then take some ms longer, until
+ * their code is compiled again.
  *
- * A node whose containers are probed is never idle: there, both go whenever the memory has grown, at most once
- * a minute, and if possible between two calls, since freeing blocks the event loop (docs/architecture.md).
+ * A node whose containers are probed is never idle. There, all garbage and compiled code are freed whenever memory has
+ * grown, at most once a minute, and if possible between two calls, since freeing blocks the event loop
+ * (docs/architecture.md).
  */
 export function returnMemory(work: () => Work, sizeKib = anonymousKib): Disposable {
   let seen = work().count;

@@ -33,8 +33,8 @@ export function readMountTable(
 }
 
 /**
- * This process's mount table, read again only after a change: a table grows with the containers, and is looked at
- * for each of them.
+ * This process's mount table, read again only after a change: the table grows with each container, and is needed for
+ * each container.
  */
 export class MountTable {
   readonly #read: typeof readMountTable;

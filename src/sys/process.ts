@@ -39,8 +39,8 @@ export function processIds(): number[] {
 }
 
 /**
- * Returns a test for processes whose command line contains `text` (a NUL before and after each argument), and
- * that see this folder: another mount namespace may have one of the same name.
+ * Returns a test for processes whose command line contains `text` (a NUL before and after each argument), and that
+ * see this same folder: another mount namespace may have another folder of the same name.
  */
 export function argumentsIn(folder: string, text: string): (pid: number) => boolean {
   const here = statSync(folder);
@@ -83,7 +83,7 @@ const PRIO_PROCESS = 0;
  */
 export function giveWay(pid: number, niceness: number): void {
   try {
-    // Each thread has its own, which the threads that it creates inherit.
+    // Each thread has its own niceness, which the threads that it creates inherit.
     const value = Math.max(niceness, getPriority(pid));
     for (const thread of readdirSync(`/proc/${pid}/task`)) {
       check("setpriority", `of thread ${thread} of ${pid}`, PRIO_PROCESS, Number(thread), value);
@@ -118,7 +118,7 @@ export function runBeforeChildren(): void {
     if (lineageOf(process.pid)?.session !== process.pid) return; // the session of a terminal
     writeKernelFile("/proc/self/autogroup", String(aheadNiceness));
   } catch {
-    // It only answers later.
+    // Best effort: without this the process only answers later.
   }
 }
 
@@ -196,7 +196,7 @@ export function lineageOf(pid: number): Lineage | undefined {
   };
 }
 
-// proc(5), /proc/PID/stat: fields 3, 4, 6, 14, 15, 22 and 52, counted from the one after the command.
+// Indexes of fields 3, 4, 6, 14, 15, 22 and 52 of /proc/PID/stat (proc(5)): 0 is field 3, the one after the command.
 const stateField = 0;
 const parentField = 1;
 const sessionField = 3;
@@ -226,8 +226,8 @@ export function processTimes(stat: string): ProcessTimes {
 }
 
 /**
- * Returns the state of a process of another parent. Its exit code (128 + n for signal n) can be read while it
- * is a zombie; "gone": it was reaped.
+ * Returns the state of a process that is another process's child. While the process is a zombie, its exit code can
+ * be read (128 + n for signal n); "gone": it was reaped.
  */
 export function processState(
   pid: number,
@@ -239,7 +239,7 @@ export function processState(
   return waitStatus(Number(fields[exitCodeField]));
 }
 
-/** Returns a process's resident memory, including shared memory, and its address space, in bytes; undefined: no such process. */
+/** Returns a process's resident memory, shared included, and its address space, in bytes; undefined: it has ended. */
 export function memoryOf(pid: number): { resident: number; virtual: number } | undefined {
   const text = readKernelFile(`/proc/${pid}/status`);
   const [residentKib, virtualKib] = ["VmRSS", "VmSize"].map((name) => kernelFigure(text, name));

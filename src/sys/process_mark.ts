@@ -7,7 +7,7 @@
 //   24 looks for its memory limit in the cgroup of /proc/self/cgroup, and finds none there. The kubelet's
 //   cAdvisor would also take each probe for a new container, and crun 1.8 refuses a hybrid host.
 // - `env -i` removes an environment variable; setsid(2) and a double fork change session and parent.
-// A process may raise its soft limit again, and is then found only by session and parent (exec_tree.ts).
+// A process may raise its soft limit again, and is then found only by session and parent (monitor/exec_tree.ts).
 import { randomBytes } from "node:crypto";
 import { softLimit } from "./process.ts";
 import { check } from "./libc.ts";

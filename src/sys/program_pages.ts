@@ -1,6 +1,6 @@
-// Unmaps this executable's file pages: machine code, constants, and the modules that are embedded in it. The kernel maps
-// 64 KiB around each address that was used once, at a start for example. They stay in the page cache; what is still used
-// is mapped again at its next use.
+// Unmaps this executable's file pages: machine code, constants, and embedded modules. The kernel maps 64 KiB around
+// each address that was used once, for example at the start. Unmapped pages stay in the page cache, and those still
+// used are mapped again at their next use.
 //
 // Decision: embedded modules lie in a writable segment, where a page that was written to would be lost. The engine only
 // reads them (test/sys/program_pages.test.ts looks at a daemon); if one has been written to all the same, all stay.
@@ -33,8 +33,8 @@ function mappingsOf(maps: string, path: string): Mapping[] {
 }
 
 /**
- * Returns what is never written to: the code, and the constants at the file's begin. A later read-only mapping has
- * been written to by the loader before (RELRO).
+ * Returns the mappings that are never written to: the code, and the constants at the beginning of the file. Later
+ * read-only mappings are not among them: the loader wrote to them before it made them read-only (RELRO).
  */
 export function readOnlyParts(maps: string, path: string): Range[] {
   return mappingsOf(maps, path)

@@ -1,8 +1,8 @@
 // Gives a program pipes as standard input, output and error, and moves what goes through them.
 // Decision: the engine would give it sockets, which cannot be opened by path: `cat /dev/stdin` and
 // `echo >/dev/stderr`, as in CNI plugins, verifiers and credential helpers that are shell scripts, would fail.
-// The engine waits for pipes of ours only in a thread, so a timer looks after them: most programs end before
-// it runs for the first time.
+// The engine could wait for these pipes only in a thread, so a timer serves them: most programs end before the timer
+// fires for the first time.
 import { setTimeout as sleep } from "node:timers/promises";
 import { errnoOf } from "../base/errors.ts";
 import {

@@ -1,8 +1,9 @@
 // Removes files and folders, as `rm -rf` does. All rooms use it instead of node:fs's recursive rm.
 //
-// Decision: the engine's own loops for ever, on a whole core, where a folder lists nothing and still cannot be removed.
-// ext4 has such folders after a power loss, and a process that goes on creating files has the same effect. The tree is
-// walked by open folders (/proc/self/fd/N/NAME), so that nobody can put a symlink into the path, and no path is too long.
+// Decision: the engine's own rm loops for ever, at full CPU, on a folder that lists no entry and still cannot be
+// removed. ext4 has such folders after a power loss, and a process that goes on creating files has the same effect.
+// This one walks the tree by open folders (/proc/self/fd/N/NAME), so that nobody can put a symlink into the path, and
+// no path is too long.
 // Files that a privileged container has made immutable (chattr +i) are removed, too.
 import { randomBytes } from "node:crypto";
 import { constants, open, readdirSync, rmdirSync, unlinkSync } from "node:fs";
@@ -12,11 +13,11 @@ import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import { Descriptor } from "./descriptor.ts";
 import { clearImmutable } from "./immutable.ts";
 
-/** Of emptying one folder, to which others may add files meanwhile. */
+/** Attempts at emptying one folder, to which others may add files meanwhile. */
 const roundsMax = 1000;
-/** Folders below this are moved up first: each level keeps a descriptor open. */
+/** Folders below this depth are moved up first: each level keeps a descriptor open. */
 const depthMax = 64;
-/** Removed at once. */
+/** Entries that are removed concurrently. */
 const batch = 64;
 
 const openLater = promisify(open);
@@ -28,8 +29,8 @@ type Path = string | Buffer;
 type Folder = { at: Descriptor; top: Descriptor; depth: number; path: string };
 
 /**
- * Removes a file, or a folder with all that is in it; that there is none is no error. What can be removed is gone also
- * after an error. @throws CriError with the path that stays and why.
+ * Removes a file, or a folder with everything in it; a missing path is no error. An error leaves only what could not
+ * be removed. @throws CriError with the path that stays and why.
  */
 export async function removeTree(path: string): Promise<void> {
   const refusal = await unlinked(path);
@@ -73,7 +74,7 @@ function emptyNow(folder: Descriptor, path: string): void {
 /** What unlink(2) refused: a folder, as a rule. */
 type Refused = { at: Path; path: string; refusal: unknown };
 
-/** Never on this thread: a disk that does not answer would block it. @throws as notFolder() says. */
+/** Opens the folder in the thread pool: a disk that does not answer would block this thread. @throws notFolder()'s. */
 async function openFolder(refused: Refused): Promise<Descriptor> {
   try {
     return new Descriptor(await openLater(refused.at, folderFlags));
@@ -90,7 +91,7 @@ function openFolderNow(refused: Refused): Descriptor {
   }
 }
 
-/** Returns a CriError with the refusal if it is no folder, else the error. */
+/** Returns a CriError with the refusal if the path is no folder, else the error. */
 function notFolder({ path, refusal }: Refused, error: unknown): unknown {
   return ["ENOTDIR", "ELOOP"].includes(errnoOf(error) ?? "") ? stays(path, refusal) : error;
 }
@@ -142,7 +143,7 @@ async function removeInner(folder: Folder, inner: Refused): Promise<void> {
   }
 }
 
-/** undefined: it is gone. mayClear: once. */
+/** Returns why the file stays; undefined: it is gone. mayClear: whether to clear its immutable attribute, once. */
 async function unlinked(path: Path, mayClear = true): Promise<unknown> {
   try {
     return await unlink(path);
@@ -162,8 +163,8 @@ function unlinkedNow(path: Path, mayClear = true): unknown {
 }
 
 /**
- * True for a file that a container has made immutable, which it no longer is. A folder is one before it is emptied:
- * unlink(2) refuses that first.
+ * Clears the attribute of a file that a container has made immutable; true if it had one. This is done for a folder,
+ * too, before it is emptied: unlink(2) of an immutable folder fails with EPERM.
  */
 function wasImmutable(error: unknown, path: Path): boolean {
   return errnoOf(error) === "EPERM" && clearImmutable(path);

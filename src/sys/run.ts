@@ -15,7 +15,7 @@ export type RunOptions = {
   input?: string | Uint8Array;
   env?: Record<string, string>;
   cwd?: string;
-  /** Where memory runs out, the kernel kills it before the daemon and any container. */
+  /** When memory runs out, the kernel kills this program before the daemon and any container. */
   isExpendable?: boolean;
   /** Bytes of each stream that are kept; 1 MiB by default. */
   maxOutputBytes?: number;
@@ -39,8 +39,8 @@ export function failureOutput({ exitCode, stdout, stderr }: Partial<RunResult>):
 
 /**
  * Runs a program to its end; a non-zero exit is a result. An abort kills its process group.
- * @throws CriError DEADLINE_EXCEEDED or CANCELLED with program, pid and elapsed time; NOT_FOUND without it;
- * RESOURCE_EXHAUSTED at floodBytes.
+ * @throws CriError DEADLINE_EXCEEDED or CANCELLED with program, pid and elapsed time; NOT_FOUND if there is no such
+ * program; RESOURCE_EXHAUSTED at floodBytes.
  */
 export async function run(argv: string[], options: RunOptions): Promise<RunResult> {
   const program = argv[0]!;

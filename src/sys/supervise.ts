@@ -9,12 +9,13 @@ import { killGroup, processName } from "./process.ts";
 
 /** Grace between SIGKILL and giving the process up: one in uninterruptible sleep does not end. */
 const killedMs = 5_000;
-/** Grace between the exit and the end of its streams, which a grandchild may keep open. */
+/** Grace between a process's exit and the end of its streams, which a grandchild may keep open. */
 const drainMs = 100;
 
 /**
- * Waits for the exit of a process that leads its group, and kills the group when the signal aborts.
- * @returns the exit code; 128 and the number of a signal that ended it, as a shell. what: program and arguments, for messages.
+ * Waits for the exit of a process that leads its group, and kills the group when the signal aborts. what: program and
+ * arguments, for messages.
+ * @returns the exit code; like a shell, 128 + n for signal n.
  * @throws CriError DEADLINE_EXCEEDED or CANCELLED with pid and elapsed time; the error of a failed start.
  */
 export async function superviseGroup(
@@ -44,8 +45,9 @@ export async function superviseGroup(
 }
 
 /**
- * Explains why a program could not be started; errors of one that ran stay as they are. code: unless the node lacks
- * descriptors, memory, space or, by a limit of the cgroup or the user (EAGAIN), processes.
+ * Explains why a program could not be started; returns the error of a program that ran unchanged. code: replaced by
+ * RESOURCE_EXHAUSTED if the node is out of descriptors, memory or space, or if a limit of the cgroup or the user
+ * allows no further process (EAGAIN).
  */
 export function cannotRun(program: string, cause: unknown, code: ErrorCode): CriError {
   if (cause instanceof CriError) return cause;

@@ -17,8 +17,8 @@ const SO_REUSEADDR = 2;
 const SO_ERROR = 4;
 const SHUT_WR = 1;
 /**
- * Unsent bytes that a socket takes. The kernel's own limit is some megabytes, and it asks for more when a third of them is
- * sent: a peer at 100 KB a second would seem to take nothing for 10 s.
+ * Unsent bytes that a socket takes. By default the kernel takes some megabytes, and asks for more when a third of them
+ * is sent: a peer that reads 100 KB a second would seem to take nothing for 10 s.
  */
 const unsentMax = 128 << 10;
 /** Backlog; the kernel bounds it by net.core.somaxconn. */

@@ -7,7 +7,7 @@ import { readSettings } from "../base/settings_file.ts";
 export type TlsFiles = { cert: string; key: string };
 export type Renewable = {
   /**
-   * Reads the files. Returns how to let later clients get this certificate; undefined if it has not changed.
+   * Reads the files. Returns a function that gives the new certificate to later clients; undefined: it is the same.
    * @throws CriError FAILED_PRECONDITION for unusable files: the old certificate stays.
    */
   renewal: (files: TlsFiles) => (() => void) | undefined;

@@ -73,7 +73,7 @@ class Message {
   }
 }
 
-/** Descriptors that fit into a message's control part here. */
+/** How many descriptors fit into the control part of this class's messages. */
 const descriptorsMax = 12;
 /** struct cmsghdr: length, level, type; then the descriptors. */
 const cmsgHeadBytes = 16;

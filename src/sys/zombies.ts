@@ -12,8 +12,8 @@ export class Orphans {
 
   /**
    * Reaps children that were already zombies in the previous scan. Skips those for which `kept` is true, and
-   * those that the engine waits for: they can stay zombies for long when the event loop is late. before: the
-   * time at which a process start began whose pid `kept` does not know yet; zombies first seen later stay.
+   * those that the engine waits for, which stay zombies for long when the event loop is late. before: when the first
+   * of the process starts began whose pids `kept` does not know yet; zombies first seen later stay.
    */
   reap(kept: (pid: number) => boolean, before = Number.POSITIVE_INFINITY): void {
     const now = performance.now();

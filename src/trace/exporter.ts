@@ -10,11 +10,11 @@ import { version } from "../base/build.ts";
 import type { Span } from "./spans.ts";
 import type { TraceSettings } from "./trace_settings.ts";
 
-/** A collector that stays away is one line in this time. */
+/** A collector that stays away is logged once in this time. */
 const logAgainMs = 60_000;
-/** For the last export at the daemon's end. */
+/** Limit for the last export at the daemon's end. */
 const endMsMax = 2_000;
-/** Of a response's body: the next lines of a collector's error are not needed. */
+/** How much of a response's body an error shows: the later lines of a collector's error are not needed. */
 const reasonBytesMax = 200;
 /** A server that is no collector may send any amount. */
 const bodyBytesMax = 64 << 10;
@@ -42,7 +42,7 @@ export class SpanExporter implements AsyncDisposable {
     return this.#settings.queueMax;
   }
 
-  /** Spans that no collector has got. */
+  /** The number of spans that no collector has received. */
   get dropped(): number {
     return this.#dropped;
   }

@@ -36,7 +36,7 @@ export class Spans {
     this.#sampler = sampler;
   }
 
-  /** undefined for what is not sampled, and for work that belongs to no call. endedMs: performance.now(). */
+  /** Returns an activity's span; undefined if it is not sampled or belongs to no call. endedMs: performance.now(). */
   spanOf(activity: Activity, endedMs: number, error?: unknown): Span | undefined {
     if (rootOf(activity).kind !== "call") return undefined;
     const { isSampled, ...place } = this.#placeOf(activity);
@@ -68,7 +68,7 @@ export class Spans {
     return place;
   }
 
-  /** The client's span, or the beginning of a trace. */
+  /** Continues the client's trace, or begins a new one. */
   #begin({ traceparent }: Activity): Pick<Place, "traceId" | "spanId" | "isSampled"> {
     const { followsParent, ratio } = this.#sampler;
     const parent = parseTraceparent(traceparent);

@@ -172,7 +172,7 @@ async function startTracing(context: Context, stack: AsyncDisposableStack): Prom
   if (tracing !== undefined) context.tracing = stack.use(tracing);
 }
 
-/** Before the monitor starts, which inherits it, and before it limits what containers may have. */
+/** Called before the monitor starts, which inherits the value, and before it is read as the containers' lower bound. */
 function applyOomScore({ oomScore }: Config, log: Log): void {
   if (oomScore === 0) return;
   const set = setOomScoreAdj(process.pid, oomScore, () => true);

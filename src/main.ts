@@ -58,8 +58,8 @@ async function main(args: string[]): Promise<number> {
 }
 
 /**
- * Runs a command that stands behind its options (`-H unix:///run/x.sock ps`), or prints that they belong behind
- * it. undefined: these are flags of the daemon, right or wrong.
+ * Runs a command that comes after its options (`-H unix:///run/x.sock ps`), or prints that these options belong
+ * after the command. undefined: the arguments are flags of the daemon, right or wrong.
  */
 async function commandBehind(args: string[]): Promise<number | undefined> {
   const { parseFlags } = await import("./cli/config.ts");
@@ -110,7 +110,7 @@ function versionText(): string {
 async function runMonitor(args: string[]): Promise<number> {
   const state = args[1] ?? "";
   if (args[0] === "--check-state") return checkMonitorState(state);
-  // Another start would lose an upgraded monitor's descriptors; the build before has passed the options.
+  // After an upgrade, another start would lose the inherited descriptors; the earlier build has passed the options.
   if (args.includes("--lock")) removeEngineOptions();
   else restartWithEngineOptions();
   const { inheritedFrom } = await import("./monitor/upgrade.ts");

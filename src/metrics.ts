@@ -4,7 +4,7 @@ import { metricsText } from "./cri/daemon_metrics.ts";
 import { readiness } from "./cri/health_service.ts";
 import { serveMetrics } from "./stats/metrics_server.ts";
 
-/** isServing: the CRI sockets are open. @throws CriError FAILED_PRECONDITION for a port or certificate. */
+/** isServing: the CRI sockets are open. @throws CriError FAILED_PRECONDITION for an unusable port or certificate. */
 export async function openMetrics(
   context: Context,
   stack: AsyncDisposableStack,

@@ -1,5 +1,5 @@
 // Reloads the configuration: reads the files again, and applies what needs no restart. Loaded when it is used.
-// Decision: all that a bad file makes fail comes before the first change, so that it leaves everything as it was.
+// Decision: every step that a bad file can make fail comes before the first change: a bad file then changes nothing.
 import type { Config, LoadedConfig } from "./base/config.ts";
 import { daemonKeys, tlsServerNames } from "./base/config_keys.ts";
 import { applyLive, type ConfigChange } from "./base/config_reload.ts";
@@ -46,7 +46,7 @@ async function apply(context: Context, read: () => LoadedConfig): Promise<Reload
   return { applied, restart, files, warnings };
 }
 
-/** The values are in force by the time that the folder cannot be read: returns a warning. */
+/** Starts the NRI plugins of a new folder. If it cannot be read, returns a warning: the other values are in force. */
 async function relaunchPlugins({ nri, config }: Context): Promise<string[]> {
   try {
     await nri?.relaunch();

@@ -8,7 +8,7 @@ import { sendDatagram } from "./sys/unix_socket.ts";
 const extendEveryMs = 5_000;
 const extendByMs = 30_000;
 const recoverMsMax = 600_000;
-/** The daemon checks itself this often in a watchdog period. */
+/** How many times in a watchdog period the daemon checks itself. */
 const watchdogShare = 3;
 
 /** Removes the variables, which are not for children: runc would pass the socket to containers. */

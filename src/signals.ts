@@ -4,7 +4,7 @@ import { coalesced } from "./base/coalesced.ts";
 import { type Log, logFailure } from "./base/log.ts";
 import type { Context } from "./cri/context.ts";
 
-/** context: undefined while its parts are made. */
+/** context: undefined while the daemon's parts are being made. */
 export function dumpOnSignal({
   state,
   log,
@@ -23,7 +23,7 @@ export function dumpOnSignal({
   });
 }
 
-/** Before, SIGHUP has no effect: the start reads the configuration. */
+/** Reloads the configuration at SIGHUP, which has no effect before this is called: the start reads the files itself. */
 export function reloadOnSignal(context: Context, log: Log): void {
   process.on("SIGHUP", () => {
     context.reload().catch(logFailure(log, "SIGHUP had no effect"));

@@ -77,9 +77,8 @@ export async function serveMirror(context: Context, stack: AsyncDisposableStack)
 }
 
 /**
- * Call before the server exists: its calls wait for `ready` too, and must find the markers. Before `ready`
- * there are none: a marker for an early commit would lie among those of the earlier daemon, which start()
- * removes.
+ * To be called before the server exists: its calls wait for `ready`, too, and must find the markers. No marker is made
+ * before `ready`: start() would remove one for an early commit together with those of the earlier daemon.
  */
 function markPods(context: Context, ready: Promise<void>): void {
   ready

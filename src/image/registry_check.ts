@@ -21,7 +21,7 @@ export type EndpointCheck = {
   proxy: string;
   tls: string;
   credentials: string;
-  /** The scheme that authorized the requests; "" if none was needed. */
+  /** The schemes that authorized the requests; "" if none was needed. */
   authorization: string;
   /** OK; a failure's code; "" if nothing could be requested. */
   code: ErrorCode | "OK" | "";
@@ -49,7 +49,7 @@ export async function* checkRegistry(
     digest ??= outcome.digest;
     yield {
       ...describe(upstream),
-      authorization: upstream.authorization?.split(" ")[0]?.toLowerCase() ?? "",
+      authorization: schemesText(upstream.authorizations),
       code: outcome.code,
       detail: outcome.detail,
       elapsedMs: Math.round(performance.now() - startMs),
@@ -107,6 +107,12 @@ function proxyOf(url: string): string {
 function tlsText({ skipVerify, files = [] }: Upstream["tls"]): string {
   const trust = skipVerify ? "not verified" : "verified with the system CAs";
   return files.length === 0 ? trust : `${trust}, and ${files.join(", ")}`;
+}
+
+/** Two where the upstream redirects to a registry that has another. */
+function schemesText(authorizations: Upstream["authorizations"]): string {
+  const schemes = Object.values(authorizations).map((line) => line.split(" ")[0]!.toLowerCase());
+  return [...new Set(schemes)].join(", ");
 }
 
 export function credentialsText({ credentials, problem, from }: Upstream["auth"]): string {

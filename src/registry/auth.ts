@@ -34,7 +34,7 @@ type TokenRequest = {
 /** Builds the request to a token service (distribution's token and OAuth2 specifications). */
 export function tokenRequest(
   challenge: Challenge,
-  o: { scope: string; credentials: Credentials | undefined; registryUrl: string },
+  o: { scope: string | undefined; credentials: Credentials | undefined; registryUrl: string },
 ): TokenRequest {
   const realm = challenge.params.get("realm") ?? "";
   if (!URL.canParse(realm) || !/^https?:/.test(realm)) {
@@ -48,7 +48,7 @@ export function tokenRequest(
   const service = challenge.params.get("service");
   // Add this repository's, like containerd: a challenge may have none, or a proxy's name for the repository.
   const named = (challenge.params.get("scope") ?? "").split(" ").filter((scope) => scope !== "");
-  const scopes = new Set([o.scope, ...named]);
+  const scopes = new Set(o.scope === undefined ? named : [o.scope, ...named]);
   if (o.credentials?.identityToken !== undefined) {
     const form = new URLSearchParams({
       grant_type: "refresh_token",

@@ -61,7 +61,8 @@ type ManifestRequest = { wanted: Wanted; signal: AbortSignal };
 
 function manifestRequest({ wanted, signal }: ManifestRequest) {
   const path = `/manifests/${wanted.digest ?? wanted.tag!}`;
-  return { path, headers: { accept: manifestTypes.join(", ") }, signal };
+  const headers = { accept: manifestTypes.join(", ") };
+  return { path, headers, isVerified: wanted.digest !== undefined, signal };
 }
 
 async function manifestAt(
@@ -71,7 +72,7 @@ async function manifestAt(
 ): Promise<FetchedManifest> {
   const { wanted } = request;
   const response = await registryRequest(session, upstream, manifestRequest(request));
-  await assertNoWebPage(response, hostOf(upstream.url));
+  await assertNoWebPage(response, response.host);
   const name = wanted.digest ?? wanted.tag!;
   const bytes = await readAll(response, manifestBytesMax, `its manifest ${name}`);
   const claimed = response.headers.get("docker-content-digest") ?? undefined;
@@ -167,7 +168,8 @@ async function openBlob(
 ): Promise<HttpResponse["body"]> {
   const headers: Record<string, string> = at > 0 ? { range: `bytes=${at}-` } : {};
   const path = `/blobs/${blob.digest}`;
-  const response = await registryRequest(session, upstream, { path, headers, signal });
+  const request = { path, headers, isVerified: true, signal };
+  const response = await registryRequest(session, upstream, request);
   const { status } = response;
   const start = /^bytes (\d+)-/.exec(response.headers.get("content-range") ?? "")?.[1];
   if (status === 206 && Number(start) === at) return response.body;
@@ -178,7 +180,7 @@ async function openBlob(
   await discard(response);
   const content = length === null ? "a web page" : `${length} bytes instead of ${blob.size}`;
   const offered = status === 206 ? "another range than requested" : content;
-  throw new TransferError("DATA_LOSS", `${hostOf(upstream.url)} offers ${offered}`);
+  throw new TransferError("DATA_LOSS", `${response.host} offers ${offered}`);
 }
 
 /** Drops the first `count` bytes, for a server that ignores the Range header. */

@@ -42,6 +42,12 @@ export function isOwnHost(domain: string, { protocol, host }: URL): boolean {
   return names.some((name) => URL.parse(`${protocol}//${name}`)?.host === host);
 }
 
+/** Tests for the same origin, or the same host name by TLS instead of plain HTTP: it may get the same secrets. */
+export function isSameHost(from: URL, to: URL): boolean {
+  const isUpgrade = from.protocol === "http:" && to.protocol === "https:";
+  return to.origin === from.origin || (isUpgrade && to.hostname === from.hostname);
+}
+
 /** Returns the name of an endpoint's credentials: the registry's at its own host, else the mirror's host. */
 export function credentialsName({ isOrigin, url }: Endpoint, domain: string): string {
   const address = new URL(url);

@@ -4,7 +4,7 @@ import { throwIfAborted } from "../base/abort.ts";
 import { CriError, type ErrorCode } from "../base/errors.ts";
 import { clip } from "../base/text.ts";
 import { failureOf, send } from "./connection.ts";
-import type { Tls } from "./endpoint.ts";
+import { isSameHost, type Tls } from "./endpoint.ts";
 
 /** A failure of one upstream; a retry or another upstream may succeed. */
 export class TransferError extends CriError {
@@ -24,18 +24,30 @@ export class TransferError extends CriError {
 type TransferErrorOptions = ErrorOptions &
   Partial<Pick<TransferError, "mayRetry" | "retryAfterMs" | "isUntrusted">>;
 
+/** What a host gets besides the headers of the request. */
+export type Access = { headers: Record<string, string>; tls: Tls };
+
 type HttpRequest = {
   url: string;
   method?: "GET" | "HEAD" | "POST" | undefined;
+  /** Sent to every host: none identifies the client. */
   headers: Record<string, string>;
+  /** Asked for each URL of a chain of redirects. */
+  accessAt: (url: URL) => Access;
+  /** Not sent to another host. */
   body?: string;
-  tls: Tls;
+  /** The content is verified by its digest: redirects from https to http are followed. */
+  isVerified?: boolean;
   /** The longest wait for the next byte. */
   timeoutMs: number;
   signal: AbortSignal;
 };
 
 export type HttpResponse = {
+  /** The one that answered, after redirects. */
+  url: URL;
+  /** Its host, for messages. */
+  host: string;
   status: number;
   headers: Headers;
   /** Must be iterated, even in part, or given to discard(): either frees the connection. */
@@ -49,61 +61,52 @@ const redirectsMax = 10;
  * @throws TransferError without a response; CriError CANCELLED or DEADLINE_EXCEEDED.
  */
 export async function httpRequest(request: HttpRequest): Promise<HttpResponse> {
-  let { url, headers, tls } = request;
+  const first = new URL(request.url);
+  let url = first;
   for (let redirects = 0; redirects <= redirectsMax; redirects++) {
-    const watchdog = new Watchdog(request, url);
+    const { headers, tls } = request.accessAt(url);
+    const from = url.host === first.host ? "" : ` (redirected from ${hostOf(first)})`;
+    const host = hostOf(url) + from;
+    const watchdog = new Watchdog(request, host);
+    const names = { "user-agent": "isulad-ts", "accept-encoding": "identity" };
     const init: RequestInit = {
       method: request.method ?? "GET",
-      headers: { "user-agent": "isulad-ts", "accept-encoding": "identity", ...headers },
+      headers: { ...names, ...headers, ...request.headers },
       body: request.body,
       redirect: "manual",
       signal: watchdog.signal,
     };
-    const response = await watchdog.watch(() => send(url, init, tls));
+    const response = await watchdog.watch(() => send(url.href, init, tls));
     const { status } = response;
     const location = response.headers.get("location");
     if (![301, 302, 303, 307, 308].includes(status) || location === null) {
-      return { status, headers: response.headers, body: bodyOf(response, watchdog) };
+      return { url, host, status, headers: response.headers, body: bodyOf(response, watchdog) };
     }
     // A connection that breaks while a redirect's body is dropped does not matter.
     await response.body?.cancel().catch(() => {});
-    const next = redirected(url, location, tls);
-    if (next.origin !== new URL(url).origin) {
-      if (request.body !== undefined) {
-        const message = `${hostOf(url)} redirects credentials to ${clip(next.host, hostBytesMax)}: refused`;
-        throw new TransferError("UNAVAILABLE", message);
-      }
-      headers = publicHeaders(headers);
-      tls = { ...tls, cert: undefined, key: undefined };
+    const next = redirected(url, location, request.isVerified || tls.skipVerify);
+    if (request.body !== undefined && !isSameHost(first, next)) {
+      const message = `${host} redirects credentials to ${hostOf(next)}: refused`;
+      throw new TransferError("UNAVAILABLE", message);
     }
-    url = next.href;
+    url = next;
   }
-  const message = `${hostOf(request.url)} redirects more than ${redirectsMax} times`;
+  const message = `${hostOf(first)} redirects more than ${redirectsMax} times`;
   throw new TransferError("UNAVAILABLE", message);
 }
 
-/** How much of an address a message shows; a host name has up to 253. */
-const hostBytesMax = 300;
-
-function redirected(from: string, location: string, tls: Tls): URL {
-  if (!URL.canParse(location, from)) {
+function redirected(from: URL, location: string, mayBePlain: boolean): URL {
+  if (!URL.canParse(location, from.href)) {
     throw new TransferError("UNAVAILABLE", `${hostOf(from)} redirects to no valid address`);
   }
   const next = new URL(location, from);
-  const isSafe = next.protocol === "https:" || next.protocol === new URL(from).protocol;
-  if (!/^https?:$/.test(next.protocol) || (!isSafe && !tls.skipVerify)) {
-    const [kind, nextKind] = [new URL(from).protocol, next.protocol].map((one) => one.slice(0, -1));
-    const host = clip(next.host, hostBytesMax);
-    const message = `${hostOf(from)} redirects from ${kind} to ${nextKind} (${host}): refused`;
+  const isSafe = next.protocol === "https:" || next.protocol === from.protocol;
+  if (!/^https?:$/.test(next.protocol) || (!isSafe && !mayBePlain)) {
+    const [kind, nextKind] = [from.protocol, next.protocol].map((one) => one.slice(0, -1));
+    const message = `${hostOf(from)} redirects from ${kind} to ${nextKind} (${hostOf(next)}): refused`;
     throw new TransferError("UNAVAILABLE", message);
   }
   return next;
-}
-
-/** The headers kept on a redirect to another host: none that identifies the client. */
-function publicHeaders(headers: Record<string, string>): Record<string, string> {
-  const isPublic = ([name]: [string, string]) => ["accept", "range"].includes(name.toLowerCase());
-  return Object.fromEntries(Object.entries(headers).filter(isPublic));
 }
 
 async function* bodyOf(response: Response, watchdog: Watchdog): HttpResponse["body"] {
@@ -130,9 +133,9 @@ class Watchdog {
   readonly signal: AbortSignal;
   #timedOut = false;
 
-  constructor(request: HttpRequest, url: string) {
+  constructor(request: HttpRequest, host: string) {
     this.#request = request;
-    this.#host = hostOf(url);
+    this.#host = host;
     this.signal = AbortSignal.any([request.signal, this.#own.signal]);
   }
 
@@ -174,8 +177,11 @@ export async function discard({ body }: Pick<HttpResponse, "body">): Promise<voi
   await body.return();
 }
 
-export function hostOf(url: string): string {
-  return new URL(url).host;
+/** How much of an address a message shows; a host name has up to 253. */
+const hostBytesMax = 300;
+
+export function hostOf(url: string | URL): string {
+  return clip(new URL(url).host, hostBytesMax);
 }
 
 /** Reads the whole body. @throws TransferError RESOURCE_EXHAUSTED when it is longer than bytesMax. */

@@ -14,8 +14,8 @@ import { resolveEndpoints, type RegistryOptions } from "./resolve_endpoints.ts";
 /** An endpoint together with what this pull may send it and has learned about it. */
 export type Upstream = Endpoint & {
   auth: ResolvedCredentials;
-  /** Authorization header obtained for the last challenge. */
-  authorization: string | null;
+  /** Authorization header obtained for the last challenge of each origin: its own, and those it redirects to. */
+  authorizations: Record<string, string>;
   /** Its last request failed in a way that may pass: healthy upstreams are tried first. */
   isFailing: boolean;
   /** A connection was established; only tested where dialTimeoutMs is set. */
@@ -66,7 +66,7 @@ export async function openPullSession(
 
 export function newUpstream(endpoint: Endpoint, auth: ResolvedCredentials): Upstream {
   const learned = { isFailing: false, isReachable: false, isRegistry: false };
-  return { ...endpoint, auth, authorization: null, ...learned };
+  return { ...endpoint, auth, authorizations: {}, ...learned };
 }
 
 /** Mirrors are third parties: they get the pull's own credentials only if serverAddress names them. */

@@ -5,13 +5,15 @@ import { jsonValue } from "../base/json.ts";
 import { clip } from "../base/text.ts";
 import { basic, parseChallenges, tokenOf, tokenRequest, type Challenge } from "./auth.ts";
 import { isReachable } from "./connection.ts";
-import { isOwnHost } from "./endpoint.ts";
+import type { Credentials } from "./credentials.ts";
+import { isOwnHost, isSameHost, type Tls } from "./endpoint.ts";
 import {
   discard,
   hostOf,
   httpRequest,
   readAll,
   TransferError,
+  type Access,
   type HttpResponse,
 } from "./http_request.ts";
 import type { PullSession, Upstream } from "./pull_session.ts";
@@ -21,6 +23,8 @@ type RegistryRequest = {
   /** Follows the repository in the URL. */
   path: string;
   headers: Record<string, string>;
+  /** The caller verifies the content's digest. */
+  isVerified: boolean;
   signal: AbortSignal;
 };
 
@@ -29,6 +33,8 @@ const retryAfterMsMax = 120_000;
 /** A token becomes a header, which registries bound; real ones take a few KiB. */
 const tokenAnswerBytesMax = 256 << 10;
 const errorBytesMax = 64 << 10;
+/** Origins that a request gets authorized at: the registry, another that it redirects to, and their upgrades to TLS. */
+const originsMax = 4;
 /** How much of a registry's own error a message shows. */
 const detailBytesMax = 300;
 
@@ -38,31 +44,57 @@ export async function registryRequest(
   upstream: Upstream,
   request: RegistryRequest,
 ): Promise<HttpResponse> {
-  const { method, path, signal } = request;
+  const { method, path, headers, isVerified, signal } = request;
   const { progressTimeoutMs: timeoutMs } = session;
   const url = new URL(`${upstream.url}/${session.repository}${path}`);
   // containerd's convention: a mirror of several registries reads the upstream registry from `ns`.
   if (!isOwnHost(session.domain, url)) url.searchParams.set("ns", session.domain);
   await assertReachable(upstream, signal);
-  for (let attempt = 0; ; attempt++) {
-    const { authorization, tls } = upstream;
-    const headers = { ...upstream.headers, ...request.headers };
-    if (authorization) headers["authorization"] = authorization;
-    const response = await httpRequest({ method, url: url.href, headers, tls, timeoutMs, signal });
+  const accessAt = (to: URL) => accessTo(upstream, to);
+  const sent = { method, url: url.href, headers, accessAt, isVerified, timeoutMs, signal };
+  const origins = new Set<string>();
+  for (;;) {
+    const response = await httpRequest(sent);
     if (response.status === 200 || response.status === 206) return response;
     const detail = await errorDetail(response, secretsOf(upstream));
     const challenges = parseChallenges(response.headers.get("www-authenticate") ?? "");
-    upstream.isRegistry ||= isFromRegistry(response, challenges, detail);
-    // Once: a cached token may have expired, the one obtained here has not.
-    if (response.status !== 401 || attempt > 0) throw refusal(response, url.host, detail);
-    upstream.authorization = await authorize(session, upstream, { challenges, signal });
+    const { host } = response;
+    const { origin } = response.url;
+    const isOwn = isSameHost(url, response.url);
+    if (isOwn) upstream.isRegistry ||= isFromRegistry(response, challenges, detail);
+    // Once per origin: a cached token may have expired, the one obtained here has not.
+    const isLast = origins.has(origin) || origins.size === originsMax;
+    const canAnswer = isOwn || challenges.some(isBearer);
+    if (response.status !== 401 || isLast || !canAnswer) throw refusal(response, host, detail);
+    origins.add(origin);
+    const from = { host, origin, isOwn, challenges, signal };
+    upstream.authorizations[origin] = await authorize(session, upstream, from);
   }
+}
+
+/** Returns what a URL gets of an upstream's secrets: all at its own host, else only the URL's own token. */
+function accessTo({ url, authorizations, headers, tls }: Upstream, to: URL): Access {
+  const own = new URL(url);
+  if (isSameHost(own, to)) {
+    const authorization = authorizations[to.origin] ?? authorizations[own.origin];
+    return { headers: { ...headers, ...(authorization && { authorization }) }, tls };
+  }
+  const authorization = authorizations[to.origin];
+  return { headers: authorization ? { authorization } : {}, tls: withoutCertificate(tls) };
+}
+
+function withoutCertificate(tls: Tls): Tls {
+  return { ...tls, cert: undefined, key: undefined };
 }
 
 /** Plain web servers refuse requests too, but without any mark of the distribution protocol. */
 function isFromRegistry({ headers }: HttpResponse, challenges: Challenge[], detail: string) {
   const hasVersion = headers.has("docker-distribution-api-version");
-  return hasVersion || detail !== "" || challenges.some(({ scheme }) => scheme === "bearer");
+  return hasVersion || detail !== "" || challenges.some(isBearer);
+}
+
+function isBearer({ scheme }: Challenge): boolean {
+  return scheme === "bearer";
 }
 
 /** Lets a mirror that is down fail after its dial_timeout instead of the longer progress timeout. */
@@ -75,22 +107,30 @@ async function assertReachable(upstream: Upstream, signal: AbortSignal): Promise
   throw new TransferError("UNAVAILABLE", message, { mayRetry: true });
 }
 
+/** A 401 of the upstream's own host, or of another one that it redirects to. */
+type Refused = {
+  host: string;
+  origin: string;
+  isOwn: boolean;
+  challenges: Challenge[];
+  signal: AbortSignal;
+};
+
 /** Returns the Authorization header that meets the challenges. @throws TransferError UNAUTHENTICATED. */
-async function authorize(
-  session: PullSession,
-  upstream: Upstream,
-  { challenges, signal }: { challenges: Challenge[]; signal: AbortSignal },
-): Promise<string> {
-  const host = hostOf(upstream.url);
-  const { credentials, problem } = upstream.auth;
+async function authorize(session: PullSession, upstream: Upstream, from: Refused): Promise<string> {
+  const { host, isOwn, challenges } = from;
+  const bearer = challenges.find(isBearer);
+  // The credentials are for the upstream: a host that it redirects to gets an anonymous token.
+  const { credentials, problem }: Partial<Upstream["auth"]> = isOwn ? upstream.auth : {};
   if (problem !== undefined) {
     throw new TransferError("UNAUTHENTICATED", `${host} requires credentials, but ${problem}`);
   }
   if (credentials?.registryToken !== undefined) {
     return `Bearer ${tokenOf({ token: credentials.registryToken }, "registry_token")}`;
   }
-  const bearer = challenges.find(({ scheme }) => scheme === "bearer");
-  if (bearer !== undefined) return await bearerToken(session, upstream, { bearer, signal });
+  if (bearer !== undefined) {
+    return await bearerToken(session, upstream, { ...from, bearer, credentials });
+  }
   if (challenges.some(({ scheme }) => scheme === "basic") && credentials?.username) {
     return basic(credentials);
   }
@@ -100,17 +140,25 @@ async function authorize(
 async function bearerToken(
   { repository, progressTimeoutMs: timeoutMs }: PullSession,
   upstream: Upstream,
-  { bearer, signal }: { bearer: Challenge; signal: AbortSignal },
+  o: Refused & { bearer: Challenge; credentials: Credentials | undefined },
 ): Promise<string> {
-  const { credentials } = upstream.auth;
-  const scope = `repository:${repository}:pull`;
-  const request = tokenRequest(bearer, { scope, credentials, registryUrl: upstream.url });
-  // Client certificate and configured headers are for the registry's own origin only.
-  const isSame = new URL(request.url).origin === new URL(upstream.url).origin;
-  const tls = isSame ? upstream.tls : { ...upstream.tls, cert: undefined, key: undefined };
-  const headers = isSame ? { ...upstream.headers, ...request.headers } : request.headers;
-  const response = await httpRequest({ ...request, headers, tls, timeoutMs, signal });
-  const service = `token service ${hostOf(request.url)}`;
+  const { origin, isOwn, bearer, credentials, signal } = o;
+  // Another host may have the repository under another name, and refuse tokens for one that it does not have.
+  const isNamed = !isOwn && Boolean(bearer.params.get("scope"));
+  const scope = isNamed ? undefined : `repository:${repository}:pull`;
+  const request = tokenRequest(bearer, { scope, credentials, registryUrl: origin });
+  const realm = new URL(request.url);
+  const isPlain = origin.startsWith("https:") && realm.protocol === "http:";
+  // As in containerd, the token service that the upstream names gets the upstream's headers.
+  const named = isOwn && !isPlain ? upstream.headers : {};
+  const accessAt = (to: URL): Access => ({
+    headers: isSameHost(realm, to) ? { ...named, ...request.headers } : {},
+    tls: isOwn ? accessTo(upstream, to).tls : withoutCertificate(upstream.tls),
+  });
+  const { url, method, body } = request;
+  const sent = { url, method, body, headers: {}, accessAt, timeoutMs, signal };
+  const response = await httpRequest(sent);
+  const service = `token service ${response.host}`;
   if (response.status !== 200) {
     throw refusal(response, service, await errorDetail(response, secretsOf(upstream)));
   }
@@ -140,11 +188,11 @@ function jsonOrNone(bytes: Buffer): unknown {
 }
 
 /** Values that no message may show. */
-function secretsOf({ auth, authorization, headers }: Upstream): string[] {
+function secretsOf({ auth, authorizations, headers }: Upstream): string[] {
   const { password, identityToken, registryToken } = auth.credentials ?? {};
-  const lines = [authorization, ...Object.values(headers)];
+  const lines = [...Object.values(authorizations), ...Object.values(headers)];
   const all = [password, identityToken, registryToken, ...lines];
-  const tokens = lines.map((line) => line?.split(" ").at(-1)); // without the scheme
+  const tokens = lines.map((line) => line.split(" ").at(-1)); // without the scheme
   return [...all, ...tokens].filter((secret) => typeof secret === "string").filter(Boolean);
 }
 

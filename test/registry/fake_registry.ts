@@ -1,8 +1,12 @@
 // Runs a registry that misbehaves on request, on a free port of loopback.
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import { createServer as createTlsServer } from "node:https";
+import type { Signed } from "../certificates.ts";
 import { descriptor, type Blob, type TestImage } from "../image_maker.ts";
 
 export type Handler = (request: IncomingMessage, response: ServerResponse, url: URL) => boolean;
+
+type At = { host?: string; port?: number; tls?: Signed };
 
 export class FakeRegistry implements AsyncDisposable {
   readonly #server: Server;
@@ -11,13 +15,18 @@ export class FakeRegistry implements AsyncDisposable {
   /** Answers a request itself when it returns true. */
   intercept: Handler = () => false;
 
-  private constructor() {
-    this.#server = createServer((request, response) => this.#serve(request, response));
+  readonly #protocol: string;
+
+  private constructor(tls: Signed | undefined) {
+    const serve = (request: IncomingMessage, response: ServerResponse) =>
+      this.#serve(request, response);
+    this.#server = tls === undefined ? createServer(serve) : createTlsServer(tls, serve);
+    this.#protocol = tls === undefined ? "http" : "https";
   }
 
-  static async start(at = { host: "127.0.0.1", port: 0 }): Promise<FakeRegistry> {
-    const registry = new FakeRegistry();
-    await new Promise<void>((resolve) => registry.#server.listen({ ...at }, resolve));
+  static async start({ host = "127.0.0.1", port = 0, tls }: At = {}): Promise<FakeRegistry> {
+    const registry = new FakeRegistry(tls);
+    await new Promise<void>((resolve) => registry.#server.listen({ host, port }, resolve));
     return registry;
   }
 
@@ -27,7 +36,7 @@ export class FakeRegistry implements AsyncDisposable {
   }
 
   get url(): string {
-    return `http://${this.host}`;
+    return `${this.#protocol}://${this.host}`;
   }
 
   paths(): string[] {

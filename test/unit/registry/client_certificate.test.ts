@@ -42,7 +42,12 @@ beforeEach(() => (shown = []));
 async function request(): Promise<string> {
   const tls = { ca: [authority.pem], ...client, skipVerify: false };
   const at = upstream(`${registry}/v2`, { tls });
-  const o = { path: "/blobs/1", headers: {}, signal: new AbortController().signal };
+  const o = {
+    path: "/blobs/1",
+    headers: {},
+    isVerified: true,
+    signal: new AbortController().signal,
+  };
   return (await readAll(await registryRequest(pullSession([at]), at, o), 1000, "it")).toString();
 }
 
@@ -65,6 +70,25 @@ test("a client certificate is not shown to a host that the registry redirects to
   answers["elsewhere"] = () => ["200 OK", "blob"];
   expect(await request()).toBe("blob");
   expect(shown).toEqual([
+    ["registry", "node 7"],
+    ["elsewhere", undefined],
+  ]);
+});
+
+test("a client certificate is not shown for a token that a host redirected to asks for", async () => {
+  answers["registry"] = (request) =>
+    request.startsWith("GET /token")
+      ? ["200 OK", '{"token":"t0k"}']
+      : [`307 Temporary Redirect\r\nlocation: ${elsewhere}/blob`, ""];
+  answers["elsewhere"] = (request) =>
+    /^authorization: Bearer t0k\r$/im.test(request)
+      ? ["200 OK", "blob"]
+      : [`401 Unauthorized\r\nwww-authenticate: Bearer realm="${registry}/token"`, ""];
+  expect(await request()).toBe("blob");
+  expect(shown).toEqual([
+    ["registry", "node 7"],
+    ["elsewhere", undefined],
+    ["registry", undefined],
     ["registry", "node 7"],
     ["elsewhere", undefined],
   ]);

@@ -207,7 +207,7 @@ const group: Rule = {
       : converted("group", String).apply(leaf, values),
 };
 
-/** NRI is the only part of the daemon that a key switches off. */
+/** Of the plugins that containerd's key can disable, only NRI has a key of isulad-ts that switches it off. */
 const disabledPlugins: Rule = {
   to: "nri-support",
   apply: ({ value }, values) => {

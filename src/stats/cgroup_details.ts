@@ -114,7 +114,7 @@ function detailsV2(folder: string): CgroupDetails {
       kernel: memory("kernel") ?? memory("kernel_stack"), // the sum exists since Linux 5.18
       failures: parseKeyed(text("memory.events"))("max"),
       limit: number("memory.max"),
-      reservation: number("memory.low"),
+      reservation: number("memory.min"), // as cAdvisor's
       swapLimit: number("memory.swap.max"),
     },
     tasks: number("pids.current"),
@@ -170,19 +170,25 @@ function parseIoStat(text: string): DiskIo[] {
   });
 }
 
-/** Reads the usage by page size; v2 has no maximum usage. */
+/**
+ * Reads the usage by page size, as runtimes do: of reservations, which include pages that are not yet touched, where
+ * the kernel counts them (Linux 5.7). v2 has no maximum usage.
+ */
 function hugepages(
   folder: string | undefined,
   usageFile: string,
   maxFile: string,
 ): CgroupDetails["hugepages"] {
   if (folder === undefined) return [];
-  return filesIn(folder).flatMap((file) => {
+  const files = new Set(filesIn(folder));
+  return [...files].flatMap((file) => {
     const size = /^hugetlb\.(\w+)\./.exec(file)?.[1];
     if (size === undefined || file !== `hugetlb.${size}.${usageFile}`) return [];
-    const usage = numberIn(join(folder, file));
+    const reserved = `hugetlb.${size}.rsvd.`;
+    const prefix = files.has(`${reserved}${usageFile}`) ? reserved : `hugetlb.${size}.`;
+    const usage = numberIn(join(folder, `${prefix}${usageFile}`));
     if (usage === undefined) return [];
-    return [{ size, usage, maxUsage: numberIn(join(folder, `hugetlb.${size}.${maxFile}`)) }];
+    return [{ size, usage, maxUsage: numberIn(join(folder, `${prefix}${maxFile}`)) }];
   });
 }
 

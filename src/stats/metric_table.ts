@@ -79,7 +79,14 @@ function cpuSeconds(key: "userNs" | "systemNs" | "throttledNs"): Figure {
 }
 
 const cpu: Metric[] = [
-  counter("cpu_usage_seconds_total", "CPU time used", ({ sample }) => seconds(sample?.cpuNs)),
+  // The label is cAdvisor's where it does not count by processor; dashboards select it.
+  labelled("COUNTER", "cpu_usage_seconds_total", "CPU time used", {
+    labels: ["cpu"],
+    values: ({ sample }) => {
+      const value = seconds(sample?.cpuNs);
+      return value === undefined ? [] : [{ value, labels: ["total"] }];
+    },
+  }),
   counter("cpu_user_seconds_total", "CPU time used in user mode", cpuSeconds("userNs")),
   counter("cpu_system_seconds_total", "CPU time used in the kernel", cpuSeconds("systemNs")),
   counter("cpu_cfs_periods_total", "Elapsed periods of the CPU limit", cpuDetail("periods")),

@@ -120,6 +120,7 @@ test("a container has its limits, its use and its files", async () => {
   expect(value("spec_cpu_period")).toBe(100_000n);
   expect(value("spec_cpu_quota")).toBe(20_000n);
   expect(value("spec_cpu_shares")).toBeGreaterThan(400n); // by way of a weight on v2
+  expect(value("cpu_usage_seconds_total", { cpu: "total" })).toBeGreaterThanOrEqual(0n);
   expect(value("memory_working_set_bytes")).toBeGreaterThan(0n);
   expect(
     value("memory_failures_total", { failure_type: "pgfault", scope: "container" }),

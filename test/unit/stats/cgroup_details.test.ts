@@ -1,5 +1,7 @@
 // Tests the detailed figures of cgroup v1 and v2.
 import { describe, expect, test } from "bun:test";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { readDetails } from "../../../src/stats/cgroup_details.ts";
 
@@ -63,7 +65,7 @@ describe("readDetails()", () => {
         kernel: 655_360n,
         failures: 7n,
         limit: 67_108_864n,
-        reservation: 0n,
+        reservation: 8_388_608n,
         swapLimit: undefined,
       },
       oomKills: 1n,
@@ -76,6 +78,30 @@ describe("readDetails()", () => {
       ],
       hugepages: [{ size: "2MB", usage: 2_097_152n, maxUsage: undefined }],
     });
+  });
+
+  test.each(["usage_in_bytes", "current"])("reads reservations of huge pages beside %s", (file) => {
+    const folder = mkdtempSync(join(tmpdir(), "isulad-details-"));
+    try {
+      const write = (name: string, bytes: number) =>
+        writeFileSync(join(folder, `hugetlb.${name}`), `${bytes}\n`);
+      write(`2MB.${file}`, 2 << 20);
+      write(`2MB.rsvd.${file}`, 6 << 20);
+      write(`1GB.${file}`, 1 << 30);
+      const isV1 = file === "usage_in_bytes";
+      if (isV1) {
+        write("2MB.max_usage_in_bytes", 4 << 20);
+        write("2MB.rsvd.max_usage_in_bytes", 8 << 20);
+      }
+      const { hugepages } = readDetails(isV1 ? { hugetlb: folder } : { unified: folder });
+      const maxUsage = isV1 ? BigInt(8 << 20) : undefined;
+      expect(hugepages.toSorted((a, b) => (a.size < b.size ? -1 : 1))).toEqual([
+        { size: "1GB", usage: 1n << 30n, maxUsage: undefined },
+        { size: "2MB", usage: BigInt(6 << 20), maxUsage },
+      ]);
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
   });
 
   test("returns nothing for a removed cgroup", () => {

@@ -29,7 +29,8 @@ const memory = { usage: 9n, workingSet: 8n, rss: 7n, ...files, ...faults };
 test.each<[string, Partial<MetricSources>, string[]]>([
   ["last_seen", {}, ["5"]],
   ["start_time_seconds", { startedAtNs: 2_999_999_999n }, ["2"]],
-  ["cpu_usage_seconds_total", { sample: { atNs: 1n, cpuNs: 1_500_000_000n } }, ["1"]],
+  ["cpu_usage_seconds_total", { sample: { atNs: 1n, cpuNs: 1_500_000_000n } }, ["1 total"]],
+  ["cpu_usage_seconds_total", { sample: { atNs: 1n } }, []],
   ["memory_rss", { sample: { atNs: 1n, memory } }, ["7"]],
   [
     "memory_failures_total",

@@ -26,18 +26,21 @@ export class CgroupAttachLock {
 
   /**
    * Takes the lock in the background. pid: a child that is in this process's cgroup. verb: that of the runtime call
-   * which the child runs. Never waits; throws only if /proc/self/cgroup cannot be read, such as EMFILE.
+   * which the child runs. Never waits, and never throws: nobody would supervise the child then.
    */
   takeAhead(pid: number, verb: string): void {
     // Under v2 runc starts execs in their cgroup by clone3(2), which this lock would delay.
     const moves = verb === "create" || (verb === "exec" && this.#version === 1);
     if (!moves || this.#taking) return;
-    const cgroup = cgroupIn(this.#hierarchy, readKernelFile(this.#ownCgroups) ?? "");
-    if (cgroup === undefined) return;
     this.#taking = true;
-    moveTo(join(this.#root, cgroup), pid)
+    this.#move(pid)
       .catch(() => {}) // best effort: the runtime's own move reports what is wrong
       .finally(() => (this.#taking = false));
+  }
+
+  async #move(pid: number): Promise<void> {
+    const cgroup = cgroupIn(this.#hierarchy, readKernelFile(this.#ownCgroups) ?? "");
+    if (cgroup !== undefined) await moveTo(join(this.#root, cgroup), pid);
   }
 }
 

@@ -37,7 +37,7 @@ export function tokenRequest(
   o: { scope: string | undefined; credentials: Credentials | undefined; registryUrl: string },
 ): TokenRequest {
   const realm = challenge.params.get("realm") ?? "";
-  if (!URL.canParse(realm) || !/^https?:/.test(realm)) {
+  if (!URL.canParse(realm) || !/^https?:/i.test(realm)) {
     throw new TransferError("UNAUTHENTICATED", `${o.registryUrl} names an invalid token service`);
   }
   const url = new URL(realm);

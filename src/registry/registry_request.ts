@@ -187,13 +187,16 @@ function jsonOrNone(bytes: Buffer): unknown {
   }
 }
 
-/** Values that no message may show. */
-function secretsOf({ auth, authorizations, headers }: Upstream): string[] {
-  const { password, identityToken, registryToken } = auth.credentials ?? {};
+/** Values that no message may show; the longest first, as one may be a part of another. */
+function secretsOf({ auth: { credentials = {} }, authorizations, headers }: Upstream): string[] {
+  const { username, password, identityToken, registryToken } = credentials;
   const lines = [...Object.values(authorizations), ...Object.values(headers)];
-  const all = [password, identityToken, registryToken, ...lines];
+  if (username) lines.push(basic(credentials)); // token services get it
   const tokens = lines.map((line) => line.split(" ").at(-1)); // without the scheme
-  return [...all, ...tokens].filter((secret) => typeof secret === "string").filter(Boolean);
+  return [password, identityToken, registryToken, ...lines, ...tokens]
+    .filter((secret) => typeof secret === "string")
+    .filter(Boolean)
+    .toSorted((a, b) => b.length - a.length);
 }
 
 /** The registry's first error message; it may echo secrets of the request, which are masked. */

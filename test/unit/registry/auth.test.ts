@@ -63,6 +63,9 @@ describe("credentials", () => {
     const o = { scope: "s", registryUrl: "https://r.example/v2" };
     expect(() => tokenRequest(challenge!, { ...o, credentials: user })).toThrow("unencrypted");
     expect(tokenRequest(challenge!, { ...o, credentials: undefined }).headers).toEqual({});
+    const [upper] = parseChallenges('Bearer realm="HTTPS://T.example/"');
+    const { url } = tokenRequest(upper!, { ...o, credentials: user });
+    expect(url).toStartWith("https://t.example/?");
     const [none] = parseChallenges("Bearer");
     expect(() => tokenRequest(none!, { ...o, credentials: user })).toThrow(
       "an invalid token service",

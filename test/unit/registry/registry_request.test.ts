@@ -127,6 +127,18 @@ describe("registryRequest", () => {
     expect(at.isRegistry).toBe(true);
   });
 
+  test("shows a token service's error without the header that it echoes", async () => {
+    challenge("", `Bearer realm="${other.url}/token"`);
+    other.intercept = ({ headers }, response) => {
+      const message = `no ${headers.authorization}, ${String(headers["x-a"])}`;
+      response.writeHead(401).end(JSON.stringify({ errors: [{ message }] }));
+      return true;
+    };
+    const auth = { credentials: user, from: "x" };
+    const at = upstream(`${fake.url}/v2`, { auth, headers: { "x-a": "s3cret-too" } });
+    expect((await failure(request(at))).message).toEndWith("answered 401: no …, …");
+  });
+
   test.each<[string, Record<string, string>, string, boolean]>([
     ["a plain web server", {}, "<h1>no</h1>", false],
     ["errors that are no list", {}, '{"errors":{}}', false],

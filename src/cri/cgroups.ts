@@ -1,5 +1,7 @@
 // Finds the cgroups of pods and containers, and sets the limits of pod cgroups.
 import type { CgroupPaths } from "../node/cgroup.ts";
+import { requireMemoryRoom } from "../node/memory_room.ts";
+import type { OciResources } from "../spec/oci_types.ts";
 import { explicitResources, ociResources, summedResources } from "../spec/resources.ts";
 import type { Container } from "../state/container.ts";
 import { isInGuest, type Sandbox } from "../state/sandbox.ts";
@@ -25,9 +27,22 @@ export function containerCgroup(context: Context, container: Container): CgroupP
 /** Applies the pod's configured limits, unless a kubelet owns the cgroup. Throws as the driver does. */
 export async function limitPod(context: Context, sandbox: Sandbox): Promise<void> {
   if (sandbox.cgroup.parent !== "") return;
-  const { overhead, resources } = sandbox.config.linux ?? {};
-  const requested = supportedHugepages(context, summedResources(resources ?? {}, overhead ?? {}));
-  const limits = ociResources(requested, [], context.host);
+  const limits = explicitResources(podLimits(context, sandbox), context.host, {});
   const signal = AbortSignal.timeout(context.config.runtimeTimeoutMs);
-  await context.cgroup.limitPod(sandbox.id, explicitResources(limits, context.host, {}), signal);
+  await context.cgroup.limitPod(sandbox.id, limits, signal);
+}
+
+/** Refuses new limits of the pod that would have its processes OOM-killed. @throws CriError FAILED_PRECONDITION */
+export function requirePodRoom(context: Context, sandbox: Sandbox, changed: Sandbox): void {
+  const { id, cgroup } = sandbox;
+  if (cgroup.parent !== "") return;
+  const { paths } = context.cgroup.podCgroup(cgroup.parent, id);
+  const [before, after] = [podLimits(context, sandbox), podLimits(context, changed)];
+  requireMemoryRoom(`pod ${id}`, paths, { before, after });
+}
+
+function podLimits(context: Context, { config }: Sandbox): OciResources {
+  const { overhead, resources } = config.linux ?? {};
+  const requested = supportedHugepages(context, summedResources(resources ?? {}, overhead ?? {}));
+  return ociResources(requested, [], context.host);
 }

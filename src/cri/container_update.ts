@@ -6,6 +6,7 @@ import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { toBigInt, toLong } from "../base/int64.ts";
 import { step } from "../base/failpoints.ts";
 import { parentCpuset, processes } from "../node/cgroup.ts";
+import { requireMemoryRoom } from "../node/memory_room.ts";
 import { callRuntime } from "../node/oci_runtime.ts";
 import type { ResourceChange } from "../nri/convert.ts";
 import type { LinuxContainerResources, UpdateContainerResourcesRequest } from "../proto/types.ts";
@@ -95,6 +96,10 @@ export async function changeResources(
     wanted: ociResources(merged, [], context.host),
   });
   if (pidsLimit !== undefined) resources.pids = { limit: pidsLimit };
+  if (container.phase.phase === "running") {
+    const paths = containerCgroup(context, container);
+    requireMemoryRoom(`container ${id}`, paths, { before, after: resources });
+  }
   const undo = ociJson({ ...before, oomScoreAdj: spec.process.oomScoreAdj } satisfies Before);
   try {
     await step("update-record", () =>

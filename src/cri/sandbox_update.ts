@@ -2,7 +2,7 @@
 // pod cgroups of a kubelet, which sets their limits itself, it only records them, as other CRI servers do.
 import type { LinuxPodSandboxConfig, UpdatePodSandboxResourcesRequest } from "../proto/types.ts";
 import { withoutNegativeLimits } from "../spec/resources.ts";
-import { limitPod } from "./cgroups.ts";
+import { limitPod, requirePodRoom } from "./cgroups.ts";
 import type { Call, Context } from "./context.ts";
 import { requireReady } from "./preconditions.ts";
 
@@ -25,6 +25,7 @@ export async function updatePodSandboxResources(
     ...(resources ? { resources } : {}),
   };
   const changed = { ...sandbox, config: { ...sandbox.config, linux } };
+  requirePodRoom(context, sandbox, changed);
   await using undo = new AsyncDisposableStack();
   undo.defer(() => limitPod(context, sandbox));
   await context.nri?.updatePodSandbox(sandbox, overhead ?? {}, resources ?? {});

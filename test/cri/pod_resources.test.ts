@@ -81,6 +81,30 @@ test("of the daemon's own cgroup: set and updated", async () => {
   await daemon.removePod(pod_sandbox_id);
 });
 
+// With swap the kernel makes room instead.
+const hasSwap = readFileSync("/proc/swaps", "utf8").trimEnd().includes("\n");
+test.skipIf(version === 1 || hasSwap)(
+  "of the daemon's own cgroup: a memory limit below what containers hold is refused",
+  async () => {
+    const pod = daemon.hostPodConfig();
+    pod.linux!.resources = { memory_limit_in_bytes: mib(128) };
+    const pod_sandbox_id = await daemon.runPod(pod);
+    const id = await daemon.run(pod_sandbox_id, pod, ["sleep", "600"]);
+    const file = `/dev/shm/held-${id}`;
+    const { exitCode } = await daemon.exec(id, `dd if=/dev/zero of=${file} bs=1M count=24`, 120);
+    expect(exitCode).toBe(0);
+    const resources = { memory_limit_in_bytes: mib(20) };
+    const update = () => daemon.client.UpdatePodSandboxResources({ pod_sandbox_id, resources });
+    const { code, message } = await failure(update());
+    expect([code, message]).toEqual(["FAILED_PRECONDITION", expect.stringContaining("OOM-killed")]);
+    expect(await config(pod_sandbox_id)).not.toContain(String(20 << 20));
+    expect((await daemon.exec(id, `rm ${file}`)).exitCode).toBe(0);
+    await update();
+    expect(await config(pod_sandbox_id)).toContain(String(20 << 20));
+    await daemon.removePod(pod_sandbox_id);
+  },
+);
+
 test("of a kubelet's cgroup: recorded, not applied", async () => {
   const pod = daemon.hostPodConfig();
   const parent = cgroupDriver === "systemd" ? `${daemon.token}-k.slice` : `/${daemon.token}/k`;

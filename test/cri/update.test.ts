@@ -4,6 +4,7 @@ import { toLong } from "../../src/base/int64.ts";
 import type { LinuxContainerResources, PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
+import { isV2 } from "../host.ts";
 import { Limits, mib } from "./limits.ts";
 
 let daemon: Daemon;
@@ -67,5 +68,28 @@ test("an error of the kernel or the runtime is returned, and changes nothing", a
   const pages = { hugepage_limits: [{ page_size: "2MB", limit: mib(2) }] };
   expect((await failure(limits.update(id, pages))).code).toBe("FAILED_PRECONDITION");
   expect(await limits.kernel(id)).toEqual(before);
+  await daemon.client.RemoveContainer({ container_id: id });
+});
+
+test("a memory limit below what the container holds is refused, and kills nothing", async () => {
+  const memory = (count: number) => ({
+    memory_limit_in_bytes: mib(count),
+    memory_swap_limit_in_bytes: mib(count),
+  });
+  const id = await start(memory(64));
+  const shm = `/dev/shm/held-${id}`;
+  const { exitCode } = await daemon.exec(id, `dd if=/dev/zero of=${shm} bs=1M count=24`, 120);
+  expect(exitCode).toBe(0);
+  const before = await limits.kernel(id);
+  const { code, message } = await failure(
+    limits.update(id, { ...memory(20), cpu_shares: toLong(256) }),
+  );
+  expect(message).toContain(`updating container ${id}: `);
+  if (isV2)
+    expect([code, message]).toEqual(["FAILED_PRECONDITION", expect.stringContaining("OOM-killed")]);
+  expect(await limits.kernel(id)).toEqual(before);
+  expect(await limits.reported(id)).toMatchObject({ memory_limit_in_bytes: String(64 << 20) });
+  expect((await daemon.exec(id, `rm ${shm}`)).exitCode).toBe(0);
+  await limits.update(id, memory(20));
   await daemon.client.RemoveContainer({ container_id: id });
 });

@@ -1,5 +1,5 @@
 // Parses the fields of tar headers: numbers, times, names and pax records.
-import { isUtf8 } from "node:buffer";
+import { isAscii, isUtf8 } from "node:buffer";
 import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
 
@@ -41,6 +41,31 @@ export function pathOf(path: string): string | Buffer {
         : Buffer.from(part),
     ),
   );
+}
+
+/** Returns the name in a header, which has the folder of a long name in a field of its own, the prefix. */
+export function headerName(header: Buffer): string {
+  const [name, prefix] = [text(header.subarray(0, 100)), prefixOf(header)];
+  return prefix === "" ? name : `${prefix}/${name}`;
+}
+
+/**
+ * GNU's format has times in place of the prefix. Go before 1.8 (Docker before 17.06) nevertheless wrote a prefix
+ * there when the uid, the gid or the size was too large for octal digits. Go's reader
+ * distinguishes it from times by the same rule.
+ */
+function prefixOf(header: Buffer): string {
+  const magic = header.toString("latin1", 257, 265);
+  const prefix = text(header.subarray(345, 500));
+  if (magic.startsWith("ustar\0")) return prefix;
+  const isOldGo = magic === "ustar  \0" && !(isTime(header, 345) && isTime(header, 357));
+  return isOldGo && isAscii(Buffer.from(prefix)) ? prefix : "";
+}
+
+/** True for an absent time, too. */
+function isTime(header: Buffer, at: number): boolean {
+  const isBinary = header[at]! >= 0x80;
+  return isBinary || /^[0-7]*$/.test(text(header.subarray(at, at + 12)).trim());
 }
 
 /** Parses octal digits, or GNU's big-endian binary form, whose first bit is set. */

@@ -5,6 +5,7 @@ import { partsMax, paxSparse, SparseBody } from "./sparse.ts";
 import {
   bad,
   decimal,
+  headerName,
   nameOf,
   number,
   paxRecords,
@@ -251,13 +252,9 @@ export class TarReader {
     header: Buffer,
     { type, offset, parts }: { type: string; offset: number; parts?: number[] },
   ): { entry: TarHeader; stored: number } {
-    const isUstar = header.toString("latin1", 257, 263) === "ustar\0";
-    const prefix = isUstar ? text(header.subarray(345, 500)) : ""; // GNU stores times there
-    const short = text(header.subarray(0, 100));
-    const ofHeader = prefix === "" ? short : `${prefix}/${short}`;
     const pax = (key: string) => this.#pax(key);
     const sparse = paxSparse(pax);
-    const name = sparse?.name ?? pax("path") ?? (this.#longName || ofHeader);
+    const name = sparse?.name ?? pax("path") ?? (this.#longName || headerName(header));
     const xattrs: TarHeader["xattrs"] = [];
     for (const [key, value] of [...this.#global, ...this.#local]) {
       if (key.startsWith("SCHILY.xattr.")) xattrs.push([key.slice(13), value]);

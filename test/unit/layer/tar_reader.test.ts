@@ -194,19 +194,25 @@ describe("TarReader", () => {
     expect(headers.map((header) => [header.type, header.name])).toEqual([[type, name]]);
   });
 
-  test("joins the prefix of ustar and the name, but not in GNU's format", () => {
-    const prefixed = (magic: string) =>
-      tar([
-        {
-          name: "name",
-          patch: (header) => {
-            header.write("prefix", 345, "latin1");
-            header.write(magic, 257, "latin1");
-          },
-        },
-      ]);
-    expect(read(prefixed("ustar\0"), 512).headers[0]!.name).toBe("prefix/name");
-    expect(read(prefixed("ustar "), 512).headers[0]!.name).toBe("name");
+  const gnu = "ustar  \0";
+  const time = "00000000017\0";
+  test.each([
+    ["ustar's prefix", "ustar\x0000", "prefix", "prefix/name"],
+    ["no prefix of an unknown format", "ustar 00", "prefix", "name"],
+    ["GNU's times as no prefix", gnu, time + time, "name"],
+    ["GNU's binary time as no prefix", gnu, "\x80" + "\0".repeat(10) + "\x01", "name"],
+    ["no time and no prefix of GNU's format", gnu, "", "name"],
+    ["the prefix that Go before 1.8 wrote in GNU's format", gnu, "usr/lib", "usr/lib/name"],
+    ["such a prefix with an octal number first", gnu, "00000000017/a/b", "00000000017/a/b/name"],
+    ["a prefix of GNU's format that is not ASCII as none", gnu, "usr/\xe9", "name"],
+  ])("reads %s", (_, magic, prefix, name) => {
+    const patch = (header: Buffer) => {
+      header.write(prefix, 345, "latin1");
+      header.write(magic, 257, "latin1");
+      header.write("\x80\0\0\0\0\x2d\xc6\xc0", 108, "latin1"); // the uid 3,000,000
+    };
+    const [header] = read(tar([{ name: "name", patch }]), 512).headers;
+    expect([header!.name, header!.uid]).toEqual([name, 3_000_000]);
   });
 
   test("reads GNU's old sparse form, whose map continues in further blocks", () => {

@@ -36,6 +36,8 @@ export class Untar implements Unpacker {
   readonly entries = new Map<string, ManifestEntry>([["", implicitFolder()]]);
   /** Folder names in entries → path without symlinks. */
   readonly #folders = new Map<string, string>([["", ""]]);
+  /** Folders without an entry of their own that this layer removes, too: only other entries in them keep them. */
+  readonly #removed = new Set<ManifestEntry>();
   /** Symlinks in the names of entries. */
   readonly #followed = new Set<string>();
 
@@ -120,6 +122,7 @@ export class Untar implements Unpacker {
         this.entries.delete(path);
       }
     }
+    this.#removeEmptied();
     // Last, since adding content changes a folder's mtime, and content may inherit its owner and mode.
     for (const [path, folder] of this.entries) {
       try {
@@ -132,10 +135,36 @@ export class Untar implements Unpacker {
 
   /** True below an opaque folder; the root does not count, since overlayfs merges it even if it is opaque. */
   #isBelowOpaque(path: string): boolean {
+    return this.#foldersAbove(path).some(({ isOpaque }) => isOpaque);
+  }
+
+  /** Without the root. */
+  *#foldersAbove(path: string): Generator<ManifestEntry> {
     for (let end = path.lastIndexOf("/"); end > 0; end = path.lastIndexOf("/", end - 1)) {
-      if (this.entries.get(path.slice(0, end))!.isOpaque) return true;
+      yield this.entries.get(path.slice(0, end))!;
     }
-    return false;
+  }
+
+  /** Makes whiteouts of removed folders that were there only for whiteouts in them, which end() removed. */
+  #removeEmptied(): void {
+    if (this.#removed.size === 0) return;
+    for (const [path, { kind }] of this.entries) {
+      if (kind === "implicit" || kind === "whiteout") continue;
+      for (const folder of this.#foldersAbove(path)) this.#removed.delete(folder);
+    }
+    // A folder's entry precedes those in it.
+    for (const path of this.implicit.toReversed()) {
+      const isInside = this.#foldersAbove(path).some((folder) => this.#removed.has(folder));
+      if (!isInside && !this.#removed.has(this.entries.get(path)!)) continue;
+      fs.rmdirSync(absolute(path));
+      this.entries.delete(path);
+      if (!isInside && !this.#isBelowOpaque(path)) this.#markRemoved(path);
+    }
+  }
+
+  #markRemoved(path: string): void {
+    markRemoved(absolute(path));
+    this.entries.set(path, { ...implicitFolder(), kind: "whiteout" });
   }
 
   /** Like mkdir -p; follows symlinks of this layer to folders. */
@@ -162,7 +191,10 @@ export class Untar implements Unpacker {
     this.#memory.addImplicitFolder(path);
     if (existing?.kind === "whiteout") fs.unlinkSync(absolute(path));
     fs.mkdirSync(absolute(path), 0o755);
-    this.entries.set(path, { ...implicitFolder(), isOpaque: existing?.kind === "whiteout" });
+    const isRemoved = existing?.kind === "whiteout";
+    const folder = { ...implicitFolder(), isOpaque: isRemoved };
+    if (isRemoved) this.#removed.add(folder);
+    this.entries.set(path, folder);
     return path;
   }
 
@@ -202,9 +234,8 @@ export class Untar implements Unpacker {
     // A whiteout hides only lower layers: this layer's own entry of that name stays.
     const existing = this.entries.get(path);
     if (isFolder(existing)) existing!.isOpaque = true;
-    if (existing !== undefined) return;
-    markRemoved(absolute(path));
-    this.entries.set(path, { ...implicitFolder(), kind: "whiteout" });
+    if (existing?.kind === "implicit") this.#removed.add(existing);
+    if (existing === undefined) this.#markRemoved(path);
   }
 
   #create(path: string, header: TarHeader): void {

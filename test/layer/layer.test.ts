@@ -18,6 +18,18 @@ afterAll(async () => await fixture[Symbol.asyncDispose]());
 const load = async (...layers: (TarEntry[] | Layer)[]) => await loadLayers(fixture, layers);
 const loadOne = async (entries: TarEntry[] | Layer) => (await load(entries))[0]!;
 
+/** An ACL as the kernel stores it: a tag, its permissions, and an id where the tag has one. */
+function aclOf(rows: number[][]): Buffer {
+  const bytes = Buffer.alloc(4 + rows.length * 8);
+  bytes.writeUInt32LE(2);
+  rows.forEach(([tag, permissions, id = 0xffffffff], row) => {
+    bytes.writeUInt16LE(tag!, 4 + row * 8);
+    bytes.writeUInt16LE(permissions!, 6 + row * 8);
+    bytes.writeUInt32LE(id, 8 + row * 8);
+  });
+  return bytes;
+}
+
 const statOf = (path: string) => {
   const { uid, gid, mode, mtimeMs, nlink } = fs.lstatSync(path);
   return { uid, gid, mode: mode & 0o7777, mtime: mtimeMs / 1000, nlink };
@@ -138,11 +150,21 @@ describe("a good layer", () => {
   });
 
   test("gives folders without entries the attributes of the layers below", async () => {
-    const [, , top] = await load(
+    // The mode's 7 for the group is the mask: the owning group itself may do nothing.
+    const acl = aclOf([
+      [1, 7],
+      [4, 0],
+      [8, 7, 1000],
+      [16, 7],
+      [32, 0],
+    ]);
+    const note = { "SCHILY.xattr.user.note": "kept" };
+    const attributes = { ...note, "SCHILY.xattr.system.posix_acl_access": acl };
+    const [base, , top] = await load(
       [
         { name: "./", type: "5", mode: 0o750, uid: 1 },
         { name: "tmp/", type: "5", mode: 0o1777, mtime: 5 },
-        { name: "srv/a/", type: "5", mode: 0o700, uid: 9, gid: 10 },
+        { name: "srv/a/", type: "5", mode: 0o770, uid: 9, gid: 10, pax: attributes },
         { name: "link", type: "2", link: "/" },
         { name: "gone/", type: "5", mode: 0o700, uid: 9 },
       ],
@@ -155,7 +177,12 @@ describe("a good layer", () => {
       ],
     );
     expect(statOf(join(top!, "tmp"))).toMatchObject({ mode: 0o1777, mtime: 5 });
-    expect(statOf(join(top!, "srv/a"))).toMatchObject({ mode: 0o700, uid: 9, gid: 10 });
+    expect(statOf(join(top!, "srv/a"))).toMatchObject({ mode: 0o770, uid: 9, gid: 10 });
+    for (const tree of [base!, top!]) {
+      const folder = join(tree, "srv/a");
+      expect(Buffer.from(lgetxattr(folder, "user.note")!).toString()).toBe("kept");
+      expect(acl.equals(lgetxattr(folder, "system.posix_acl_access")!)).toBe(true);
+    }
     expect(statOf(join(top!, "srv/a/b"))).toMatchObject({ mode: 0o755, uid: 0 });
     expect(statOf(top!)).toMatchObject({ mode: 0o750, uid: 1 });
     expect(statOf(join(top!, "link"))).toMatchObject({ mode: 0o755, uid: 0 });
@@ -198,6 +225,30 @@ describe("whiteouts", () => {
     expect(fs.readdirSync(join(root, "d/sub"))).toEqual([]);
     expect(fs.readdirSync(join(root, "again"))).toEqual(["new"]);
     expect(fs.readdirSync(join(root, "later"))).toEqual(["new"]);
+    await fixture.store.unmountRootfs(dir);
+  });
+
+  test("remove a folder that the layer has only for whiteouts in it, in any order", async () => {
+    const names = ["foo/bar", "foo/sub/x", "late/bar", "kept/old", "marked/x", "d/gone/x"];
+    const whiteouts = [
+      ".wh.foo foo/.wh.bar foo/sub/.wh.x",
+      "late/.wh.bar .wh.late",
+      ".wh.marked marked/.wh..wh..opq",
+      ".wh.kept kept/.wh.old kept/new",
+      "d/.wh..wh..opq d/.wh.gone d/gone/.wh.x",
+    ].flatMap((line) => line.split(" "));
+    await load(
+      names.map((name) => ({ name, data: "1" })),
+      whiteouts.map((name) => ({ name })),
+    );
+    const image = fixture.store.list()[0]!;
+    const checks = fixture.store.verify(image.id, { repair: false, signal: within() });
+    for await (const { differences } of checks) expect(differences).toEqual([]);
+    const dir = join(fixture.graph, "containers/removed");
+    const root = await fixture.store.mountRootfs(image, { dir });
+    expect(fs.readdirSync(root).sort()).toEqual(["d", "kept"]);
+    expect(fs.readdirSync(join(root, "kept"))).toEqual(["new"]);
+    expect(fs.readdirSync(join(root, "d"))).toEqual([]);
     await fixture.store.unmountRootfs(dir);
   });
 });

@@ -120,12 +120,14 @@ export async function prepareContainerInputs(
   const options = { ...mounted, rejectMissing, defaultProfile, signal };
   const inputs = await lookupContainer(config, options);
   const volumes = await makeVolumes({
+    container: id,
     folder: context.containers.folderOf(id),
     rootfs: mounted.rootfsPath,
     paths: ignoreImageDefinedVolumes ? [] : Object.keys(image.config.Volumes ?? {}),
     destinations: (config.mounts ?? []).map((mount) => mount.container_path ?? ""),
     owner,
     signal: stepSignal(context, call),
+    log: context.log,
   });
   await labelFiles(context, container, { mounts: inputs.mounts, volumes, call });
   return { ...inputs, cdi, volumes };

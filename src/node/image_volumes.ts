@@ -3,14 +3,18 @@
 import { chmod, chown, lstat, mkdir } from "node:fs/promises";
 import { join, posix } from "node:path";
 import { CriError } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
 import { quoted } from "../base/text.ts";
 import { failureOutput, run } from "../sys/run.ts";
 import { resolveInRoot } from "./path_in_root.ts";
 
 const volumesMax = 256;
+/** The runtime's own mounts, and the root. */
 const reserved = /^\/(proc|sys|dev)?$|^\/(proc|sys)\//;
 
 export type VolumeOptions = {
+  /** Its id, for the log. */
+  container: string;
   /** The container's folder; volumes are created in its subfolder "volumes". */
   folder: string;
   rootfs: string;
@@ -21,6 +25,7 @@ export type VolumeOptions = {
   /** The root of the container's user namespace. */
   owner?: { uid: number; gid: number };
   signal: AbortSignal;
+  log: Log;
 };
 
 /** @throws CriError FAILED_PRECONDITION for invalid volumes, DEADLINE_EXCEEDED for a copy that takes too long. */
@@ -34,8 +39,15 @@ export async function makeVolumes(
   for (const destination of options.destinations) paths.delete(normal(destination));
   const made: { path: string; source: string }[] = [];
   for (const path of paths) {
-    if (reserved.test(path) || path.includes("\0")) {
-      throw broken(`volume ${quoted(path)} would cover a system directory`);
+    if (path.includes("\0")) throw broken(`volume ${quoted(path)} has a NUL byte`);
+    if (reserved.test(path)) {
+      // Images for systemd have /sys/fs/cgroup as a volume.
+      const fields = { container: options.container, volume: path };
+      options.log.info(
+        "a volume of the image is left out: the runtime has its own mount there",
+        fields,
+      );
+      continue;
     }
     const source = join(options.folder, "volumes", String(made.length));
     await makeVolume(options, path, source);

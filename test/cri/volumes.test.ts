@@ -128,8 +128,6 @@ test("volumes that an image names are the container's own, with what the image h
   expect(await daemon.leaksSince(before)).toEqual([]);
 
   for (const [volume, Hostile] of [
-    ["/", { "/../..": {} }],
-    ["/proc/sys", { "/proc/sys": {} }],
     ["is not a directory", { "/bin/busybox": {} }],
     ["1000 volumes", Object.fromEntries(Array.from({ length: 1000 }, (_, n) => [`/v${n}`, {}]))],
   ] as const) {
@@ -140,4 +138,31 @@ test("volumes that an image names are the container's own, with what the image h
     expect(error.message).toContain(volume);
     expect(await daemon.leaksSince(before)).toEqual([]);
   }
+});
+
+test("volumes at paths of the runtime's own mounts are left out, as of images for systemd", async () => {
+  const name = "example.test/volumes:systemd";
+  const Volumes = { "/sys/fs/cgroup": {}, "/proc/sys": {}, "/../..": {}, "/data": {} };
+  await daemon.loadImage(busyboxImage({ Volumes }, [{ name: "data/file", data: "kept" }]), name);
+  const script = "cat /data/file; grep -c ' /data ' /proc/self/mountinfo; cat /proc/self/mountinfo";
+  const { text, id } = await daemon.output(podId, pod, script, { image: { image: name } });
+  expect(text).toStartWith("kept1\n");
+  const types = (path: string) =>
+    text.split("\n").flatMap((line) => {
+      const [mount = "", type = ""] = line.split(" - ");
+      return mount.split(" ")[4] === path ? [type.split(" ")[0]] : [];
+    });
+  expect(types("/sys/fs/cgroup")).toEqual([expect.stringMatching(/^(cgroup2|tmpfs)$/)]);
+  expect([types("/proc"), types("/proc/sys")]).toEqual([["proc"], ["proc"]]);
+  expect(types("/")).toHaveLength(1);
+  const { info } = await daemon.client.ContainerStatus({ container_id: id, verbose: true });
+  const { mounts } = (JSON.parse(info["info"]!) as { runtimeSpec: OciSpec }).runtimeSpec;
+  const sources = mounts.filter(({ source }) => source?.includes("/volumes/"));
+  expect(sources.map(({ destination }) => destination)).toEqual(["/data"]);
+  const logged = daemon.log.matchAll(
+    /volume of the image is left out.* container=(\S+) volume=(\S+)/g,
+  );
+  const volumes = ["/sys/fs/cgroup", "/proc/sys", "/"];
+  expect([...logged].map(([, ...fields]) => fields)).toEqual(volumes.map((path) => [id, path]));
+  await daemon.client.RemoveContainer({ container_id: id });
 });

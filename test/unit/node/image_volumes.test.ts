@@ -1,10 +1,11 @@
-// Tests the volumes of an image: copied content, refused paths, and the limit of their number.
+// Tests the volumes of an image: copied content, paths without a volume, refused paths, and the limit of their number.
 import { afterAll, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { makeVolumes } from "../../../src/node/image_volumes.ts";
 import { failure } from "../../expect.ts";
+import { capturedLog } from "../fakes.ts";
 
 const scratch = mkdtempSync(join(tmpdir(), "isulad-volumes-"));
 afterAll(() => rmSync(scratch, { recursive: true }));
@@ -13,9 +14,12 @@ mkdirSync(join(rootfs, "data"), { recursive: true });
 writeFileSync(join(rootfs, "data/file"), "content");
 
 let count = 0;
+const { log, lines } = capturedLog("info");
 const make = (paths: string[], destinations: string[] = []) => {
-  const folder = join(scratch, `container${count++}`);
-  return makeVolumes({ folder, rootfs, paths, destinations, signal: AbortSignal.timeout(10_000) });
+  const container = `container${count++}`;
+  const folder = join(scratch, container);
+  const signal = AbortSignal.timeout(120_000);
+  return makeVolumes({ container, folder, rootfs, paths, destinations, signal, log });
 };
 
 test("makeVolumes() copies the image's content, once for each path that no mount covers", async () => {
@@ -24,12 +28,17 @@ test("makeVolumes() copies the image's content, once for each path that no mount
   expect(readFileSync(join(volumes[0]!.source, "file"), "utf8")).toBe("content");
 });
 
+test("makeVolumes() leaves out, and logs, volumes at paths of the runtime's own mounts", async () => {
+  const paths = ["/proc", "/proc/sys/", "/sys/fs/cgroup", "a/../sys", "/dev", "/", "/../.."];
+  lines.length = 0;
+  const volumes = await make([...paths, "/data", "/dev/own", "/system"]);
+  expect(volumes.map(({ path }) => path)).toEqual(["/data", "/dev/own", "/system"]);
+  const logged = lines.map((line) => /volume=(\S+)/.exec(line)?.[1]);
+  expect(logged).toEqual(["/proc", "/proc/sys", "/sys/fs/cgroup", "/sys", "/dev", "/"]);
+});
+
 test.each([
-  ["/proc", "would cover a system directory"],
-  ["/sys/fs", "would cover a system directory"],
-  ["/dev", "would cover a system directory"],
-  ["/", "would cover a system directory"],
-  ["a\0b", "would cover a system directory"],
+  ["a\0b", "has a NUL byte"],
   ["/data/file", "is not a directory"],
 ])("makeVolumes() refuses %p", async (path, message) => {
   expect((await failure(make([path]))).message).toContain(message);

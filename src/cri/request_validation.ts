@@ -62,8 +62,13 @@ const imageName: Rule<string> = (value, at) => {
   image(value, at);
 };
 
+/** Splits a pod_cidr; blanks around a CIDR do not count, as with containerd. */
+export function cidrsOf(podCidr: string): string[] {
+  return podCidr.split(",").map((part) => part.trim());
+}
+
 const cidrs: Rule<string> = (value, at) => {
-  const parts = value.split(",");
+  const parts = cidrsOf(value);
   const isCidr = (part: string) => {
     const [address = "", bits = "", rest] = part.split("/");
     const bitsMax = isIP(address) === 4 ? 32 : 128;

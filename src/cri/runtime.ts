@@ -7,6 +7,7 @@ import type { Context } from "./context.ts";
 import { textOf, type Problem } from "./health.ts";
 import { handlersInfo } from "./handler_info.ts";
 import { networkCondition } from "./network_condition.ts";
+import { cidrsOf } from "./request_validation.ts";
 import { supportsUserNamespaces } from "./runtime_handlers.ts";
 
 const { CgroupDriver } = runtime.v1;
@@ -80,7 +81,7 @@ export async function updateRuntimeConfig(
 ): Promise<cri.UpdateRuntimeConfigResponse> {
   const { cniConfTemplate: template } = context.config;
   const cidrs = request.runtime_config?.network_config?.pod_cidr;
-  if (cidrs && template !== "") await context.cni.writeList(template, cidrs.split(","));
+  if (cidrs && template !== "") await context.cni.writeList(template, cidrsOf(cidrs));
   return {};
 }
 

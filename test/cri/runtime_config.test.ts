@@ -44,7 +44,7 @@ test("with a template: pods get addresses of the CIDR; other lists are never cha
   await tell(daemon, "");
   expect(await networkReady(daemon)).toBe(false);
 
-  await tell(daemon, `${daemon.subnet}.0/25`);
+  await tell(daemon, ` ${daemon.subnet}.0/25, fd00:5::/64`);
   expect(await networkReady(daemon)).toBe(true);
   expect(statSync(list).mode & 0o777).toBe(0o644);
   const podId = await daemon.runPod(daemon.podConfig());

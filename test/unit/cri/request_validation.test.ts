@@ -181,10 +181,14 @@ describe("UpdateRuntimeConfig", () => {
       runtime_config: { network_config: { pod_cidr: value } },
     });
 
-  test.each(["", "10.1.0.0/24", "10.1.0.0/24,fd00::/64", "10.0.0.0/32", "fd00::/128"])(
-    "accepts pod_cidr %j",
-    (value) => pod_cidr(value),
-  );
+  test.each([
+    "",
+    "10.1.0.0/24",
+    "10.1.0.0/24,fd00::/64",
+    " 10.1.0.0/24, fd00::/64\t",
+    "10.0.0.0/32",
+    "fd00::/128",
+  ])("accepts pod_cidr %j", (value) => pod_cidr(value));
 
   test.each([
     "10.1.0.0",
@@ -194,6 +198,7 @@ describe("UpdateRuntimeConfig", () => {
     "10.1.0.0/8/8",
     "10.1.0.0/",
     "10.0.0.0/8,",
+    "10.0.0.0 /8",
   ])("refuses pod_cidr %j", (value) => expectRefused("pod_cidr", () => pod_cidr(value)));
 
   test("refuses more than 16 CIDRs", () => {

@@ -3,6 +3,7 @@ import { isIP } from "node:net";
 import * as v from "valibot";
 import { durationMs } from "./duration.ts";
 import type { LogLevel } from "./log.ts";
+import { mapOf } from "./schema.ts";
 
 /** Selects the conversion of a flag's text to a JSON value; "text" stays unchanged. */
 export type Shape = "text" | "switch" | "number" | "list" | "map";
@@ -19,11 +20,8 @@ export function kind<Output>(
   allowed: string,
   schema: v.GenericSchema<unknown, Output>,
 ): Kind<Output> {
-  return { shape, allowed, schema: shape === "map" ? v.pipe(notList, schema) : schema };
+  return { shape, allowed, schema };
 }
-
-/** valibot's records take a list for a map of "0", "1" and so on. */
-const notList = v.custom<unknown>((value) => !Array.isArray(value));
 
 export const flag = kind("switch", "true or false", v.boolean());
 
@@ -271,7 +269,7 @@ const mediaType = v.pipe(v.string(), v.regex(/^[a-z]+\/[A-Za-z0-9.+_-]+$/));
 export const streamProcessors: Kind<Record<string, StreamProcessor>> = kind(
   "map",
   'a map such as {"decoder": {"accepts": ["application/vnd.oci.image.layer.v1.tar+gzip+encrypted"], "returns": "application/vnd.oci.image.layer.v1.tar+gzip", "path": "/usr/local/bin/ctd-decoder", "args": [], "env": ["NAME=value"]}}; the path is absolute, or a name to be looked for in the usual folders',
-  v.record(
+  mapOf(
     v.pipe(v.string(), v.regex(/^[A-Za-z0-9][A-Za-z0-9._-]*$/)),
     v.strictObject({
       accepts: v.pipe(v.array(mediaType), v.minLength(1)),
@@ -301,7 +299,7 @@ export const ulimits = kind(
   "map",
   'a map such as {"nofile": {"Name": "nofile", "Hard": 65536, "Soft": 1024}}; -1 means no limit, and Soft is at most Hard',
   v.pipe(
-    v.record(
+    mapOf(
       v.pipe(v.string(), v.regex(ulimitName)),
       v.pipe(
         v.strictObject({
@@ -323,6 +321,6 @@ export const ulimits = kind(
 );
 
 /** For keys without effect, whose type is checked nevertheless. */
-export const textMap = kind("map", "a map of strings", v.record(v.string(), v.string()));
+export const textMap = kind("map", "a map of strings", mapOf(v.string(), v.string()));
 
-export const anyMap = kind("map", "a map", v.record(v.string(), v.unknown()));
+export const anyMap = kind("map", "a map", mapOf(v.string(), v.unknown()));

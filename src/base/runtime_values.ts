@@ -1,6 +1,7 @@
 // Kinds of values of daemon.json's keys runtimes and cri-runtimes. config_runtimes.ts resolves them.
 import * as v from "valibot";
 import { absolutePath, flag, integer, kind, text, type Kind } from "./config_values.ts";
+import { mapOf } from "./schema.ts";
 import { isRuncShim, isShimType } from "./shim_program.ts";
 
 /** A runtime handler; absent fields are not configured. */
@@ -64,9 +65,7 @@ const RuntimeSchema = v.strictObject({
   ),
   "runtime-path": v.optional(absolutePath.schema),
   "runtime-config-path": v.optional(absolutePath.schema),
-  "runtime-options": v.optional(
-    v.record(v.string(), v.union([v.string(), v.number(), v.boolean()])),
-  ),
+  "runtime-options": v.optional(mapOf(v.string(), v.union([v.string(), v.number(), v.boolean()]))),
   "base-runtime-spec": v.optional(absolutePath.schema),
   "pod-annotations": v.optional(annotationPatterns),
   "container-annotations": v.optional(annotationPatterns),
@@ -82,13 +81,13 @@ export type RuntimeValue = v.InferOutput<typeof RuntimeSchema>;
 export const runtimes = kind(
   "map",
   'a map such as {"runc": {"path": "/usr/bin/runc", "runtime-args": []}} or {"gvisor": {"runtime-type": "io.containerd.runsc.v1"}}; a name has lower-case letters, digits and "-"; the path is absolute, or a name to be looked for in the usual folders; a shim v2 runtime has a runtime-type instead of a path, and may have runtime-path (its executable), runtime-config-path (a file) and runtime-options (a map); a runtime may also have base-runtime-spec (a file), pod-annotations and container-annotations (lists of patterns such as "io.katacontainers.*"), privileged-without-host-devices and privileged-without-host-devices-all-devices-allowed (true or false), cni-conf-dir (a folder) and cni-max-conf-num (a whole number from 0 to 16)',
-  v.record(v.pipe(v.string(), v.regex(handlerName)), RuntimeSchema),
+  mapOf(v.pipe(v.string(), v.regex(handlerName)), RuntimeSchema),
 );
 
 export const handlerNames = kind(
   "map",
   'a map of handler to runtime such as {"fast": "crun"}, or to the type of a shim such as {"kata": "io.containerd.kata.v2"}',
-  v.record(v.pipe(v.string(), v.regex(handlerName)), v.string()),
+  mapOf(v.pipe(v.string(), v.regex(handlerName)), v.string()),
 );
 
 const id = integer(0, 2 ** 32 - 2);

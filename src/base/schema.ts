@@ -24,3 +24,23 @@ export function parseAs<Schema extends v.GenericSchema>(
   const where = v.getDotPath(issue) ?? "";
   throw new CriError("INVALID_ARGUMENT", `${what} is not valid: ${where} ${issue.message}`.trim());
 }
+
+const noObject = "Invalid type: Expected Object but received Array";
+
+/** An object of JSON; valibot's own takes a list for one without any of its entries. */
+export function objectOf<Entries extends v.ObjectEntries>(entries: Entries) {
+  return v.pipe(v.unknown(), v.check(isNoList, noObject), v.object(entries));
+}
+
+/** A map of JSON; valibot's record takes a list for a map of "0", "1" and so on. */
+export function mapOf<
+  Key extends v.GenericSchema<string, string>,
+  const Value extends v.GenericSchema,
+>(key: Key, value: Value, message?: string) {
+  const record = v.record(key, value, message);
+  return v.pipe(v.unknown(), v.check(isNoList, message ?? noObject), record);
+}
+
+function isNoList(value: unknown): boolean {
+  return !Array.isArray(value);
+}

@@ -2,6 +2,7 @@
 // to serve it to other nodes. Kept in images/ID.origins.
 import * as v from "valibot";
 import { jsonValue } from "../base/json.ts";
+import { mapOf } from "../base/schema.ts";
 
 const ImageOrigin = v.object({
   /** "registry.example/team/app" */
@@ -13,7 +14,7 @@ const ImageOrigin = v.object({
   /** No pull was without credentials. */
   isPrivate: v.boolean(),
   /** Base64 by digest: the index, if there is one, and the manifest of this platform. */
-  manifests: v.record(v.string(), v.string()),
+  manifests: mapOf(v.string(), v.string()),
 });
 export type ImageOrigin = v.InferOutput<typeof ImageOrigin>;
 

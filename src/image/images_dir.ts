@@ -5,13 +5,14 @@ import * as v from "valibot";
 import { errnoOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
+import { mapOf } from "../base/schema.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import type { ImageStore } from "./store.ts";
 
 /** The files loaded so far: an unchanged file is skipped while all its images exist. */
 const Loaded = v.object({
   version: v.literal(1),
-  files: v.record(v.string(), v.object({ mark: v.string(), images: v.array(v.string()) })),
+  files: mapOf(v.string(), v.object({ mark: v.string(), images: v.array(v.string()) })),
 });
 type Loaded = v.InferOutput<typeof Loaded>;
 

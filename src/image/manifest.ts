@@ -2,7 +2,7 @@
 import * as v from "valibot";
 import { CriError } from "../base/errors.ts";
 import { digestOf, isDigest } from "../base/digest.ts";
-import { parseAs, parseJson } from "../base/schema.ts";
+import { mapOf, objectOf, parseAs, parseJson } from "../base/schema.ts";
 import { clip } from "../base/text.ts";
 
 /** One page of options of an overlay mount names no more layers. */
@@ -26,7 +26,7 @@ const Text = v.pipe(
 );
 const short = v.pipe(Text, v.maxLength(256));
 /** As in Go, a text that is null is empty. */
-const Texts = v.record(v.string(), v.nullish(v.string(), ""));
+const Texts = mapOf(v.string(), v.nullish(v.string(), ""));
 const Os = v.pipe(
   v.nullish(short, ""),
   v.transform((os) => os || "linux"), // as in containerd
@@ -37,7 +37,7 @@ const Descriptor = v.object({
   digest: Digest,
   size: v.pipe(v.number(), v.safeInteger(), v.minValue(0)),
   platform: v.nullish(
-    v.object({
+    objectOf({
       os: Os,
       architecture: v.nullish(v.string(), ""),
       variant: v.nullish(v.string(), ""),
@@ -63,7 +63,7 @@ export const ImageSettings = v.object({
   User: v.nullish(short),
   WorkingDir: v.nullish(v.pipe(Text, v.maxLength(4096))),
   StopSignal: v.nullish(short),
-  Volumes: v.nullish(v.record(v.pipe(Text, v.maxLength(4096)), v.unknown())),
+  Volumes: v.nullish(mapOf(v.pipe(Text, v.maxLength(4096)), v.unknown())),
   Labels: v.nullish(Texts),
 });
 
@@ -71,7 +71,7 @@ const ConfigFile = v.object({
   os: Os,
   architecture: v.nullish(short, ""),
   variant: v.nullish(short, ""),
-  config: v.nullish(ImageSettings),
+  config: v.nullish(objectOf(ImageSettings.entries)),
   rootfs: v.object({ diff_ids: listOf(Digest) }),
 });
 

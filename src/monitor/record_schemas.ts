@@ -2,6 +2,7 @@
 // ended. Older and newer builds read them too: a key is added as an optional one, and none is renamed.
 import * as v from "valibot";
 import { jsonText, jsonValue } from "../base/json.ts";
+import { mapOf } from "../base/schema.ts";
 import { Digits } from "../state/digits.ts";
 import { ExitSchema } from "../state/exit.ts";
 
@@ -22,7 +23,7 @@ const StartSchema = v.object({
       v.object({
         type: v.string(),
         configPath: v.string(),
-        options: v.record(v.string(), v.union([v.string(), v.number(), v.boolean()])),
+        options: mapOf(v.string(), v.union([v.string(), v.number(), v.boolean()])),
       }),
     ),
   }),
@@ -42,7 +43,7 @@ const StartSchema = v.object({
   /** The SELinux label of its streams. */
   label: v.optional(v.string()),
   /** The cgroup's folder for each controller: counts its memory and lists its processes. */
-  cgroup: v.record(v.string(), v.string()),
+  cgroup: mapOf(v.string(), v.string()),
   timeoutMs: v.number(),
 });
 export type StartRequest = v.InferOutput<typeof StartSchema>;

@@ -10,6 +10,7 @@ import { readdirSync, statSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { mapOf } from "../base/schema.ts";
 import type { OciBlockIO } from "../spec/oci_types.ts";
 import { deviceNumbers } from "../sys/path.ts";
 import { readYamlFile } from "./yaml_file.ts";
@@ -41,7 +42,7 @@ const Parameters = v.strictObject({
   ThrottleReadIOPS: v.optional(Amount),
   ThrottleWriteIOPS: v.optional(Amount),
 });
-const BlockioFile = v.object({ Classes: v.record(v.string(), v.array(Parameters)) });
+const BlockioFile = v.object({ Classes: mapOf(v.string(), v.array(Parameters)) });
 
 const throttles = {
   ThrottleReadBps: "throttleReadBpsDevice",

@@ -6,6 +6,7 @@ import * as v from "valibot";
 import { readTextIfExists, writeFileAtomic } from "../sys/file.ts";
 import { errnoOf } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
+import { mapOf } from "../base/schema.ts";
 import { delFailureFile } from "./cni_del_failures.ts";
 import { parseConfList, type ConfList } from "./cni_conf.ts";
 import { parseResult, podIps, type CniResult } from "./cni_result.ts";
@@ -33,7 +34,7 @@ const Attachment = v.object({
   confList: v.looseObject({}),
   ifName: v.pipe(v.string(), v.nonEmpty()),
   args: v.optional(v.array(v.tuple([v.string(), v.string()])), []),
-  capabilityArgs: v.optional(v.record(v.string(), v.unknown()), {}),
+  capabilityArgs: v.optional(mapOf(v.string(), v.unknown()), {}),
   result: v.optional(v.unknown()),
 });
 

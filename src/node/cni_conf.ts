@@ -8,6 +8,7 @@ import { dirname, join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
+import { mapOf } from "../base/schema.ts";
 import { readTextBounded } from "../sys/file.ts";
 
 /** Tells whether the list's version defines STATUS and GC. */
@@ -43,7 +44,7 @@ const PluginConf = v.looseObject(
       v.regex(/^[^/\0]+$/, "must be a file name without '/'"),
     ),
     capabilities: v.optional(
-      v.record(v.string(), v.boolean("must be true or false"), "must be an object"),
+      mapOf(v.string(), v.boolean("must be true or false"), "must be an object"),
     ),
   },
   "must be an object",

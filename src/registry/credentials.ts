@@ -7,7 +7,7 @@ import { jsonValue, withoutNulls } from "../base/json.ts";
 import { readSettings } from "../base/settings_file.ts";
 import { quoted } from "../base/text.ts";
 import { type RunResult, run } from "../sys/run.ts";
-import { parseAs } from "../base/schema.ts";
+import { mapOf, objectOf, parseAs } from "../base/schema.ts";
 
 /** CRI's AuthConfig; empty strings count as absent. */
 export type RegistryAuth = {
@@ -74,16 +74,16 @@ function registryHost(address: string): string {
 // -- the node's own credentials -------------------------------------------------------------------
 
 const text = v.optional(v.string(), "");
-const AuthEntry = v.object({
+const AuthEntry = objectOf({
   username: text,
   password: text,
   auth: text,
   identitytoken: text,
   registrytoken: text,
 });
-const AuthFile = v.object({
-  auths: v.optional(v.record(v.string(), AuthEntry), {}),
-  credHelpers: v.optional(v.record(v.string(), v.string()), {}),
+const AuthFile = objectOf({
+  auths: v.optional(mapOf(v.string(), AuthEntry), {}),
+  credHelpers: v.optional(mapOf(v.string(), v.string()), {}),
   credsStore: text,
 });
 type AuthFile = v.InferOutput<typeof AuthFile>;

@@ -6,7 +6,7 @@ import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
 import { readTls, type CertificateFiles } from "./certificates.ts";
 import { registryUrl, withoutScheme, type Endpoint, type Tls } from "./endpoint.ts";
-import { parseAs } from "../base/schema.ts";
+import { mapOf, objectOf, parseAs } from "../base/schema.ts";
 
 /** RFC 9110, 5.1 and 5.5: a line break in a value would begin another header. */
 const HeaderName = v.pipe(v.string(), v.regex(/^[\w!#$%&'*+.^`|~-]+$/, "is not a header name"));
@@ -30,17 +30,17 @@ const HostFields = {
   client: v.optional(v.union([FileName, v.array(v.union([FileName, Pair]))]), []),
   skip_verify: v.optional(v.boolean()),
   override_path: v.optional(v.boolean(), false),
-  header: v.optional(v.record(HeaderName, v.union([HeaderLine, v.array(HeaderLine)])), {}),
+  header: v.optional(mapOf(HeaderName, v.union([HeaderLine, v.array(HeaderLine)])), {}),
   dial_timeout: v.optional(
     v.pipe(v.string(), v.transform(dialTimeoutMs), v.number("is not a duration such as 5s")),
   ),
 };
-const Host = v.object(HostFields);
+const Host = objectOf(HostFields);
 type Host = v.InferOutput<typeof Host>;
 const HostsFile = v.object({
   ...HostFields,
   server: v.optional(v.string(), ""),
-  host: v.optional(v.record(v.string(), Host), {}),
+  host: v.optional(mapOf(v.string(), Host), {}),
 });
 type HostsFile = v.InferOutput<typeof HostsFile>;
 

@@ -7,6 +7,7 @@
 // `runc spec` or `ctr oci spec` can be edited and used.
 import * as v from "valibot";
 import { messageOf } from "../base/errors.ts";
+import { mapOf } from "../base/schema.ts";
 import { nonEmpty, parseOciJson, type OciMount, type OciSpec } from "./oci_types.ts";
 import { invalid } from "./refusals.ts";
 
@@ -36,7 +37,7 @@ const BaseSpec = section({
     ),
   ),
   hooks: v.optional(section({})),
-  annotations: v.optional(v.record(v.string(), v.string())),
+  annotations: v.optional(mapOf(v.string(), v.string())),
   linux: v.optional(
     section({
       devices: v.optional(v.array(section({ path: v.string() }))),
@@ -47,12 +48,12 @@ const BaseSpec = section({
           ),
           memory: v.optional(section({})),
           cpu: v.optional(section({})),
-          unified: v.optional(v.record(v.string(), v.string())),
+          unified: v.optional(mapOf(v.string(), v.string())),
           pids: v.optional(section({ limit: v.bigint() })),
         }),
       ),
       seccomp: v.optional(section({ defaultAction: v.string() })),
-      sysctl: v.optional(v.record(v.string(), v.string())),
+      sysctl: v.optional(mapOf(v.string(), v.string())),
     }),
   ),
 });

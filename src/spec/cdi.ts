@@ -1,6 +1,7 @@
 // Container Device Interface: parses device names "vendor/class=name" and applies their edits to a spec
 // (cncf-tags/container-device-interface, SPEC.md 0.3 to 1.1). Pure; node/cdi.ts reads the node's files.
 import * as v from "valibot";
+import { mapOf } from "../base/schema.ts";
 import { quoted } from "../base/text.ts";
 import type { ContainerConfig } from "../proto/types.ts";
 import { deviceRule, placeDevices } from "./devices.ts";
@@ -73,12 +74,12 @@ export const CdiSpec = v.strictObject({
       return parts.length === 2 && parts.every((part) => name.test(part));
     }, "must be VENDOR/CLASS"),
   ),
-  annotations: v.optional(v.record(v.string(), v.string())),
+  annotations: v.optional(mapOf(v.string(), v.string())),
   devices: v.pipe(
     v.array(
       v.strictObject({
         name: v.pipe(v.string(), v.regex(deviceName)),
-        annotations: v.optional(v.record(v.string(), v.string())),
+        annotations: v.optional(mapOf(v.string(), v.string())),
         containerEdits: Edits,
       }),
     ),

@@ -5,6 +5,7 @@
 // bandwidth is not partitioned: a class gets its percentage of its partition's percentage.
 import * as v from "valibot";
 import { CriError } from "../base/errors.ts";
+import { mapOf, objectOf } from "../base/schema.ts";
 
 const Share = v.pipe(
   v.string("is not a string: quote it"),
@@ -33,7 +34,7 @@ function byIds<Item extends v.GenericSchema>(item: Item) {
     item,
     v.transform((all): Record<string, v.InferOutput<Item>> => ({ all })),
   );
-  return v.optional(v.union([all, v.record(Ids, item)]));
+  return v.optional(v.union([all, mapOf(Ids, item)]));
 }
 
 const allocations = {
@@ -44,13 +45,13 @@ const allocations = {
 const Class = v.strictObject({ ...allocations, kubernetes: v.optional(v.unknown()) });
 const Partition = v.strictObject({
   ...allocations,
-  classes: v.optional(v.nullable(v.record(v.string(), v.nullable(Class)))),
+  classes: v.optional(v.nullable(mapOf(v.string(), v.nullable(Class)))),
 });
-const Option = v.optional(v.object({ optional: v.optional(v.boolean(), true) }), {});
+const Option = v.optional(objectOf({ optional: v.optional(v.boolean(), true) }), {});
 
 export const RdtFile = v.object({
-  options: v.optional(v.object({ l2: Option, l3: Option, mb: Option }), {}),
-  partitions: v.record(v.string(), Partition),
+  options: v.optional(objectOf({ l2: Option, l3: Option, mb: Option }), {}),
+  partitions: mapOf(v.string(), Partition),
 });
 type RdtConfig = v.InferOutput<typeof RdtFile>;
 type CacheShares = v.InferOutput<(typeof allocations)["l3Allocation"]>;

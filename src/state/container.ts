@@ -5,6 +5,7 @@
 // A container in phase creating is not listed.
 import { join } from "node:path";
 import * as v from "valibot";
+import { mapOf } from "../base/schema.ts";
 import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, LinuxContainerResources, PodSandboxConfig } from "../proto/types.ts";
 import { isSignal } from "../sys/signals.ts";
@@ -73,7 +74,7 @@ const ContainerSchema = v.object({
   /** OCI's cgroupsPath if an NRI plugin chose it; absent: the cgroup driver's. */
   cgroupsPath: v.optional(v.string()),
   /** Annotations of the last update that had any, passed to NRI plugins. */
-  updateAnnotations: v.optional(v.record(v.string(), v.string())),
+  updateAnnotations: v.optional(mapOf(v.string(), v.string())),
   /** Why an NRI plugin evicts it, in the plugin's words. */
   evicted: v.optional(v.string()),
   /** Classes of block I/O and RDT that NRI plugins chose. */

@@ -3,6 +3,7 @@
 //   creating ──▶ ready ──▶ notready        creating ──▶ notready (a failed start that could not be
 //                                                       rolled back: Stop and Remove finish it)
 import * as v from "valibot";
+import { mapOf } from "../base/schema.ts";
 import { runtime } from "../proto/messages.js";
 import type { PodSandboxConfig } from "../proto/types.ts";
 import { messageJson } from "./message_json.ts";
@@ -51,10 +52,10 @@ const NetworkSettings = v.object({
   IPs: v.optional(v.array(v.string()), []),
   CNIPorts: v.optional(v.array(PortMapping), []),
   /** The same in Docker's form, by "PORT/PROTOCOL" of the pod. */
-  Ports: v.optional(v.record(v.string(), v.array(PortBinding)), {}),
+  Ports: v.optional(mapOf(v.string(), v.array(PortBinding)), {}),
   /** True while the network is set up. */
   Activation: v.optional(v.boolean(), false),
-  Networks: v.optional(v.record(v.string(), Network), {}),
+  Networks: v.optional(mapOf(v.string(), Network), {}),
 });
 export type NetworkSettings = v.InferOutput<typeof NetworkSettings>;
 

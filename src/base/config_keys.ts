@@ -282,7 +282,8 @@ export const daemonKeys = {
     about: "mask the usual paths of /proc and /sys in containers that request fewer",
   }),
   disableApparmor: key("disable-apparmor", k.flag, false, {
-    about: "run containers without AppArmor; those that name a profile are refused",
+    about:
+      "run containers without AppArmor; those that name a profile, even RuntimeDefault, are refused",
   }),
   tolerateMissingHugetlbController: key("tolerate-missing-hugetlb-controller", k.flag, true, {
     live: true,

@@ -64,7 +64,7 @@ export function wantsDefaultApparmor(
 /**
  * Returns the AppArmor profile to run under, or undefined for none.
  * @param loaded profiles that are loaded into the kernel.
- * @throws CriError FAILED_PRECONDITION for a profile that is not loaded.
+ * @throws CriError FAILED_PRECONDITION for a profile that is not loaded, or a named one where there is no AppArmor.
  */
 export function apparmorProfile(
   security: LinuxContainerSecurityContext,
@@ -74,25 +74,31 @@ export function apparmorProfile(
   const requested = requestedApparmor(security);
   if (security.privileged || requested.profile === "unconfined") return undefined;
   if (requested.profile === "default") {
-    if (host.apparmor !== undefined && host.apparmor.defaultProfile === undefined) {
-      refuseUnconfined(security);
-    }
-    return host.apparmor?.defaultProfile;
+    const profile = host.apparmor?.defaultProfile;
+    if (profile === undefined) refuseUnconfined(security, host);
+    return profile;
   }
   const what = `AppArmor profile "${requested.reference}"`;
   if (host.apparmor === undefined) {
-    throw unsupported(`${what}: this host runs without AppArmor, or disable-apparmor is set`);
+    throw unsupported(`${what}: ${withoutApparmor}`);
   }
   if (loaded.includes(requested.reference)) return requested.reference;
   throw unsupported(`${what} is not loaded (load it with apparmor_parser)`);
 }
 
-/** @throws CriError FAILED_PRECONDITION if the request names the default profile explicitly. */
-function refuseUnconfined(security: LinuxContainerSecurityContext): void {
+const withoutApparmor = "this host runs without AppArmor, or disable-apparmor is set";
+
+/**
+ * A kubelet names the default profile only if the pod does.
+ * @throws CriError FAILED_PRECONDITION if the request names it.
+ */
+function refuseUnconfined(security: LinuxContainerSecurityContext, host: HostInfo): void {
   if (!security.apparmor && !security.apparmor_profile) return;
-  throw unsupported(
-    "AppArmor profile RuntimeDefault: the default profile failed to load when the daemon started (see its log): install the package apparmor and restart isulad-ts, or request Unconfined",
-  );
+  const cause =
+    host.apparmor === undefined
+      ? `${withoutApparmor}: name no profile, or Unconfined`
+      : "the default profile failed to load when the daemon started (see its log): install the package apparmor and restart isulad-ts, or request Unconfined";
+  throw unsupported(`AppArmor profile RuntimeDefault: ${cause}`);
 }
 
 /** Empty lists leave /proc unmasked; without a security context the usual paths are masked. */

@@ -1,5 +1,5 @@
-// Tests AppArmor profiles of containers. On a kernel without AppArmor (the guest has it), it tests only the
-// refusals.
+// Tests AppArmor profiles of containers. On a kernel without AppArmor (the guest has it), it tests
+// only the refusals.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
@@ -8,7 +8,7 @@ import type { LinuxContainerSecurityContext, PodSandboxConfig } from "../../src/
 import { failure } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 
-const { Unconfined, Localhost } = runtime.v1.SecurityProfile.ProfileType;
+const { RuntimeDefault, Unconfined, Localhost } = runtime.v1.SecurityProfile.ProfileType;
 const enabled = "/sys/module/apparmor/parameters/enabled";
 const hasApparmor = existsSync(enabled) && readFileSync(enabled, "utf8").startsWith("Y");
 if (!hasApparmor) console.error("skipped, this kernel runs without AppArmor: its profiles");
@@ -95,12 +95,23 @@ test.skipIf(!hasApparmor)("a profile loaded after the daemon's start is applied"
   }
 });
 
-test.skipIf(!hasApparmor)(
-  "disable-apparmor runs containers unconfined and refuses a profile",
-  async () => {
-    daemon.writeConfig({ "disable-apparmor": true });
-    await daemon.restart();
-    expect(await text(current, {})).toBe("unconfined\n");
-    expect((await refusal(named("isulad-ts-default"))).message).toContain("disable-apparmor");
-  },
-);
+test("disable-apparmor runs containers unconfined and refuses a profile", async () => {
+  daemon.writeConfig({ "disable-apparmor": true });
+  await daemon.restart();
+  const command = hasApparmor ? current : "echo unconfined";
+  const unconfined = [{}, { apparmor_profile: "unconfined" }];
+  for (const security of [...unconfined, { apparmor: { profile_type: Unconfined } }]) {
+    expect(await text(command, security)).toBe("unconfined\n");
+  }
+  for (const security of [
+    named("isulad-ts-default"),
+    { apparmor: { profile_type: RuntimeDefault } },
+    { apparmor_profile: "runtime/default" },
+  ]) {
+    const { code, message } = await refusal(security);
+    expect([code, message]).toEqual([
+      "FAILED_PRECONDITION",
+      expect.stringContaining("disable-apparmor"),
+    ]);
+  }
+});

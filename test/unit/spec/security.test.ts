@@ -173,14 +173,27 @@ describe("apparmorProfile()", () => {
       { apparmor: { profile_type: RuntimeDefault } },
       { apparmor_profile: "runtime/default" },
     ];
-    for (const requested of byDefault) {
-      expect(codeAndMessage(() => apparmorProfile(requested, unarmed, []))).toContain(
-        "FAILED_PRECONDITION",
-      );
-      expect(apparmorProfile(requested, armed, [])).toBe("d");
-      expect(apparmorProfile({ ...requested, privileged: true }, unarmed, [])).toBeUndefined();
+    const unconfined = [
+      {},
+      { apparmor: null, apparmor_profile: "" },
+      { apparmor: { profile_type: Unconfined }, apparmor_profile: "unconfined" },
+      { seccomp: { profile_type: RuntimeDefault } },
+    ];
+    for (const [without, cause] of [
+      [unarmed, "failed to load"],
+      [host, "this host runs without AppArmor, or disable-apparmor is set"],
+    ] as const) {
+      for (const requested of byDefault) {
+        const refusal = codeAndMessage(() => apparmorProfile(requested, without, []));
+        expect(refusal).toStartWith("FAILED_PRECONDITION: AppArmor profile RuntimeDefault: ");
+        expect(refusal).toContain(cause);
+        expect(apparmorProfile(requested, armed, [])).toBe("d");
+        expect(apparmorProfile({ ...requested, privileged: true }, without, [])).toBeUndefined();
+      }
+      for (const requested of unconfined) {
+        expect(apparmorProfile(requested, without, [])).toBeUndefined();
+      }
     }
-    expect(apparmorProfile({}, unarmed, [])).toBeUndefined();
     expect(codeAndMessage(() => apparmorProfile(local, host, []))).toContain("without AppArmor");
     expect(codeAndMessage(() => apparmorProfile(local, armed, []))).toContain("not loaded");
   });

@@ -41,7 +41,8 @@ export function containerMessage(container: Container): cri.Container {
     pod_sandbox_id: sandboxId,
     metadata: config.metadata,
     // image.image as requested, usually an id: it tells `crictl rmi --prune` which image is used. A tag may have moved.
-    image: { ...config.image, user_specified_image: image.name },
+    // Without a handler, as in ListImages: all handlers share an image.
+    image: { ...config.image, user_specified_image: image.name, runtime_handler: "" },
     image_ref: image.id,
     image_id: image.id,
     state: stateOf(phase),

@@ -22,7 +22,8 @@ export function imageMessage(image: ImageRecord, pinned: boolean): Image {
     size: toLong(image.sizeBytes),
     uid: uid === undefined ? undefined : { value: toLong(uid) },
     username: username ?? "",
-    spec: { image: image.id, runtime_handler: image.runtimeHandler },
+    // Without a handler: a kubelet takes an image in use for unused unless ListContainers has the same one.
+    spec: { image: image.id },
     pinned,
   };
 }

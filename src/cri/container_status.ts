@@ -1,13 +1,12 @@
 // ContainerStatus and ListContainers: converts container records to CRI messages.
 import { toLong } from "../base/int64.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
+import { jsonText } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import type { Container, ContainerPhase } from "../state/container.ts";
 import { messageJson } from "../state/message_json.ts";
-import { readTextIfExists } from "../sys/file.ts";
 import { signalNumber } from "../sys/signals.ts";
-import { specFile } from "./bundle.ts";
+import { specFile, specIfReadable } from "./bundle.ts";
 import type { Context } from "./context.ts";
 import { selectContainers } from "./list_filters.ts";
 import { listCalls, recordItems } from "./encoded_lists.ts";
@@ -124,7 +123,6 @@ function signalOf(name: string): runtime.v1.Signal {
 
 async function infoOf(context: Context, container: Container): Promise<string> {
   const { sandboxId, phase, runtimeHandler, stopSignal, selinux } = container;
-  const spec = await readTextIfExists(specFile(context, container.id));
   return jsonText({
     sandboxID: sandboxId,
     pid: phase.phase === "running" ? phase.pid : 0,
@@ -133,7 +131,7 @@ async function infoOf(context: Context, container: Container): Promise<string> {
     stopSignal,
     selinux: selinux ?? null,
     config: configInfo(container.config),
-    runtimeSpec: spec === undefined ? null : jsonValue(spec),
+    runtimeSpec: (await specIfReadable(specFile(context, container.id))) ?? null,
   });
 }
 

@@ -1,6 +1,6 @@
 // The CRI ImageService; node_images.ts has the further image calls of the NodeService.
 import { nowNs } from "../base/clock.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
+import { exactIntegers, jsonText, jsonValue } from "../base/json.ts";
 import type { ImageRecord } from "../image/store.ts";
 import type { DiskUsage } from "../stats/disk_usage.ts";
 import { runtime } from "../proto/messages.js";
@@ -49,7 +49,7 @@ async function infoOf(context: Context, image: ImageRecord): Promise<string> {
   const { layers, config } = await context.images.detailsOf(image);
   return jsonText({
     chainID: image.layers.at(-1) ?? "",
-    imageSpec: config === "" ? { config: image.config } : jsonValue(config),
+    imageSpec: config === "" ? { config: image.config } : jsonValue(config, exactIntegers),
     layers,
     source: image.source,
     pulledAt: new Date(Number(image.pulledAtNs / 1_000_000n)).toISOString(),

@@ -12,6 +12,7 @@ import type { ImageProcess } from "../spec/spec_inputs.ts";
 import { ociJson, sandboxSpec } from "../spec/oci.ts";
 import { isInGuest, type Sandbox } from "../state/sandbox.ts";
 import { allowGroupTraversal } from "../sys/group_access.ts";
+import { podSpecFile } from "./bundle.ts";
 import { hasCgroup } from "./cgroups.ts";
 import { stdioFolder, type Context } from "./context.ts";
 import { pauseRequest } from "./monitor_requests.ts";
@@ -30,7 +31,6 @@ export async function startPause(
 ): Promise<number> {
   const sandbox = configuredSandbox(context, plain);
   const { id, config } = sandbox;
-  const folder = context.sandboxes.folderOf(id);
   const { rootfsPath, image } = await makePauseRoot(context, sandbox, signal);
   const { seccomp, seccomp_profile_path, apparmor } = config.linux?.security_context ?? {};
   const security_context = { seccomp, seccomp_profile_path, apparmor };
@@ -52,7 +52,7 @@ export async function startPause(
     selinux: handlerLabels(context, sandbox, "guest"),
     ...(isInGuest(sandbox) ? { guest: { sysctls: sysctlsOf(context, sandbox), imageName } } : {}),
   });
-  await writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 });
+  await writeFile(podSpecFile(context, id), ociJson(spec), { mode: 0o600 });
   const request = pauseRequest(context, sandbox, command);
   const { result } = await step("pause-start", () => context.monitor.call("start", request));
   return result.pid;

@@ -6,13 +6,16 @@ import { unservedRequests } from "../node/cni_args.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import { messageJson } from "../state/message_json.ts";
+import { podSpec, type OciSpec } from "../spec/oci.ts";
 import type { Sandbox } from "../state/sandbox.ts";
+import { podSpecFile, specIfReadable } from "./bundle.ts";
 import { hasCgroup } from "./cgroups.ts";
 import { containerStatusMessage } from "./container_status.ts";
 import type { Context } from "./context.ts";
 import { listCalls, recordItems } from "./encoded_lists.ts";
 import { selectSandboxes } from "./list_filters.ts";
 import { containersOf, verifySandbox } from "./sandbox_lookup.ts";
+import { sandboxInfo } from "./spec_inputs.ts";
 
 const { PodSandboxState } = runtime.v1;
 
@@ -20,10 +23,14 @@ export async function podSandboxStatus(
   context: Context,
   request: cri.PodSandboxStatusRequest,
 ): Promise<cri.PodSandboxStatusResponse> {
-  const sandbox = await verifySandbox(context, context.sandboxes.get(request.pod_sandbox_id ?? ""));
+  const verbose = request.verbose === true;
+  const { id } = context.sandboxes.get(request.pod_sandbox_id ?? "");
+  // Read before the rest, which is of one moment.
+  const written = verbose ? await specIfReadable(podSpecFile(context, id)) : undefined;
+  const sandbox = await verifySandbox(context, context.sandboxes.get(id));
   return {
     status: sandboxStatusMessage(sandbox),
-    info: request.verbose === true ? { info: jsonText(info(context, sandbox)) } : {},
+    info: verbose ? { info: jsonText(info(context, sandbox, written)) } : {},
     containers_statuses: containersOf(context, sandbox.id).map(containerStatusMessage),
     timestamp: toLong(context.eventClock.next()),
   };
@@ -43,24 +50,24 @@ export function sandboxStatusMessage(sandbox: Sandbox): cri.PodSandboxStatus {
   };
 }
 
-function info(context: Context, sandbox: Sandbox): object {
+/** written: the spec of the pod's own container, if it has one. */
+function info(context: Context, sandbox: Sandbox, written: OciSpec | undefined): object {
   const { networkSettings, namespaces, cgroup, phase, cni } = sandbox;
+  const current = hasCgroup(context, sandbox)
+    ? context.cgroup.podCgroup(cgroup.parent, sandbox.id)
+    : undefined;
   return {
     networkMode: sandbox.networkMode,
     networkSettings,
     networkWarnings: unservedRequests(usableAttachments(cni ?? [])),
     namespaces,
-    cgroup: {
-      ...cgroup,
-      paths: hasCgroup(context, sandbox)
-        ? context.cgroup.podCgroup(cgroup.parent, sandbox.id).paths
-        : {},
-    },
+    cgroup: { ...cgroup, paths: current?.paths ?? {} },
     phase,
     pid: sandbox.pause?.pid ?? 0,
     selinux: sandbox.selinux ?? null,
     cniResult: (cni?.[0] as { result?: unknown } | undefined)?.result ?? null,
     config: messageJson(runtime.v1.PodSandboxConfig, sandbox.config, "names"),
+    runtimeSpec: written ?? podSpec(sandboxInfo(context, sandbox), current?.ociParent),
   };
 }
 

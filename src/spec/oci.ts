@@ -24,6 +24,7 @@ import { containerMounts, sandboxMounts } from "./mounts.ts";
 import { namespaceOptions } from "./namespace_options.ts";
 import {
   nonEmpty,
+  type OciLinux,
   type OciNamespace,
   type OciProcess,
   type OciResources,
@@ -142,6 +143,8 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
   return resolved.cdi === undefined ? based : applyCdi(based, resolved.cdi, userns);
 }
 
+type PodSpec = Pick<OciSpec, "ociVersion" | "annotations"> & { linux: Partial<OciLinux> };
+
 export type SandboxSpecInput = SpecInput & {
   /** Present for the sandbox container of a pod in a guest; without it, the spec is a pause container's. */
   guest?: GuestSettings;
@@ -191,7 +194,12 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
     linux: {
       namespaces:
         guest === undefined
-          ? [...podNamespaces(sandbox, host, false), { type: "pid" }, { type: "mount" }]
+          ? [
+              ...podNamespaces(sandbox),
+              ...cgroupNamespace(host, false),
+              { type: "pid" },
+              { type: "mount" },
+            ]
           : guestNamespaces(sandbox, host),
       ...userNamespaceOf(sandbox),
       ...nonEmpty("sysctl", guest?.sysctls ?? {}),
@@ -202,6 +210,18 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
       ...maskedPaths(undefined),
       ...mountLabel(input.selinux),
     },
+  };
+}
+
+/**
+ * Describes a pod that has no container of its own as the spec of one would: CRI clients read a pod's namespaces
+ * there. cgroupsPath: the pod's cgroup, if it is known.
+ */
+export function podSpec(sandbox: SandboxInfo, cgroupsPath: string | undefined): PodSpec {
+  return {
+    ociVersion,
+    annotations: { ...podIdentity(sandbox), "io.kubernetes.cri.container-type": "sandbox" },
+    linux: { namespaces: podNamespaces(sandbox), ...userNamespaceOf(sandbox), cgroupsPath },
   };
 }
 
@@ -272,7 +292,7 @@ function checkSecurity({ config, sandbox, requestedPod }: ContainerSpecInput): v
 }
 
 function containerNamespaces(input: ContainerSpecInput, privileged: boolean): OciNamespace[] {
-  const result = podNamespaces(input.sandbox, input.host, privileged);
+  const result = [...podNamespaces(input.sandbox), ...cgroupNamespace(input.host, privileged)];
   const pid = pidNamespace(input);
   if (pid !== undefined) result.push(pid);
   return [...result, { type: "mount" }];
@@ -300,15 +320,18 @@ function pidNamespace(input: ContainerSpecInput): OciNamespace | undefined {
   }
 }
 
-function podNamespaces(sandbox: SandboxInfo, host: HostInfo, privileged: boolean): OciNamespace[] {
+function podNamespaces(sandbox: SandboxInfo): OciNamespace[] {
   const { user, net, ipc, uts } = sandbox.namespaces;
   const result: OciNamespace[] = [];
   if (user !== undefined) result.push({ type: "user", path: user });
   if (net !== undefined) result.push({ type: "network", path: net });
   if (ipc !== undefined) result.push({ type: "ipc", path: ipc });
   if (uts !== undefined) result.push({ type: "uts", path: uts });
-  if (host.cgroupVersion === 2 && !privileged) result.push({ type: "cgroup" });
   return result;
+}
+
+function cgroupNamespace(host: HostInfo, privileged: boolean): OciNamespace[] {
+  return host.cgroupVersion === 2 && !privileged ? [{ type: "cgroup" }] : [];
 }
 
 /** Returns the pod's mappings: not every runtime reads them from the namespace that it joins. */
@@ -317,11 +340,17 @@ function userNamespaceOf(sandbox: SandboxInfo): UserNamespace | undefined {
   return namespaceOptions(sandbox.config).user;
 }
 
-/** VM runtimes distinguish pods from containers by these annotations. */
 function podAnnotations(sandbox: SandboxInfo, handler: HandlerSettings): Record<string, string> {
-  const metadata = sandbox.config.metadata ?? {};
   return {
     ...passedAnnotations(sandbox.config.annotations, handler.podAnnotations),
+    ...podIdentity(sandbox),
+  };
+}
+
+/** VM runtimes distinguish pods from containers by these annotations. */
+function podIdentity(sandbox: SandboxInfo): Record<string, string> {
+  const metadata = sandbox.config.metadata ?? {};
+  return {
     "io.kubernetes.cri.sandbox-id": sandbox.id,
     "io.kubernetes.cri.sandbox-name": metadata.name ?? "",
     "io.kubernetes.cri.sandbox-namespace": metadata.namespace ?? "",

@@ -16,12 +16,12 @@ test("limits, umask and further handler names of daemon.json reach the container
   });
   const pod = daemon.hostPodConfig();
   const id = await daemon.runPod(pod, "other");
-  const { text } = await daemon.output(
-    id,
-    pod,
-    "ulimit -Sn; ulimit -Hn; ulimit -Sc; ulimit -Hc; umask",
-  );
+  const script = "ulimit -Sn; ulimit -Hn; ulimit -Sc; ulimit -Hc; umask";
+  const { id: container_id, text } = await daemon.output(id, pod, script);
   expect(text.trim().split("\n")).toEqual(["1234", "4096", "0", "unlimited", "0027"]);
+  // A Go program cannot read 18446744073709552000 into its runtime-spec.
+  const { info } = await daemon.client.ContainerStatus({ container_id, verbose: true });
+  expect(info["info"]).toContain('"hard":18446744073709551615');
 });
 
 test("a verbose Status and info show limits of daemon.json, up to 64 bits", async () => {

@@ -79,6 +79,11 @@ test.skipIf(!there)("crictl pulls, runs, lists, executes, shows logs and removes
   expect(inspected.status.state).toBe("CONTAINER_RUNNING");
   const sandbox = JSON.parse(run("inspectp", podId)) as { status: { network: { ip: string } } };
   expect(sandbox.status.network.ip).toStartWith(daemon.subnet);
+  const paths =
+    '{{range .info.runtimeSpec.linux.namespaces}}{{if eq .type "network"}}{{.path}}{{end}}{{end}}';
+  const path = run("inspectp", "-o", "go-template", "--template", paths, podId);
+  expect(path).toMatch(/^\/.*netns\//);
+  expect(existsSync(path)).toBe(true);
   expect(run("inspecti", name)).toContain(name);
   expect(JSON.parse(run("info"))).toBeObject();
   expect(run("version")).toContain("isulad");

@@ -1,8 +1,9 @@
 // Tests the life cycle, the network and the names of pods, and invalid requests.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { existsSync, readFileSync, statSync } from "node:fs";
+import { existsSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { createConnection } from "node:net";
 import { hostname } from "node:os";
+import { join } from "node:path";
 import { runtime } from "../../src/proto/messages.js";
 import { failure, own, until } from "../expect.ts";
 import { busybox, type Daemon, startDaemon } from "../harness.ts";
@@ -27,6 +28,20 @@ function sandboxKey(info: object): string | undefined {
   return /"SandboxKey":\s*"([^"]+)"/.exec(Object.values(info).join("\n"))?.[1];
 }
 
+type Shown = { namespaces: { type: string; path?: string }[]; cgroupsPath?: string };
+type ShownSpec = { process?: { args: string[] }; annotations: object; linux: Shown };
+
+/** What clients such as multus read of a pod's spec. */
+async function specOf(podId: string): Promise<ShownSpec> {
+  const { info } = await statusOf(podId);
+  return (JSON.parse(info["info"]!) as { runtimeSpec: ShownSpec }).runtimeSpec;
+}
+
+async function networkPaths(podId: string) {
+  const { linux } = await specOf(podId);
+  return linux.namespaces.filter(({ type }) => type === "network").map(({ path }) => path);
+}
+
 describe("life cycle", () => {
   test("run, status, list, stop, remove leaves nothing behind", async () => {
     const before = daemon.snapshot();
@@ -48,8 +63,15 @@ describe("life cycle", () => {
     expect(items[0]!.state).toBe(PodSandboxState.SANDBOX_READY);
     expect(items[0]!.created_at!.toBigInt()).toBe(status.created_at!.toBigInt());
 
+    const key = sandboxKey(status.info);
+    expect(await networkPaths(id)).toEqual([key]);
+    const { annotations: known, linux } = await specOf(id);
+    expect(known).toMatchObject({ "io.kubernetes.cri.sandbox-id": id });
+    expect(linux.cgroupsPath).toBeString();
+
     await daemon.client.StopPodSandbox({ pod_sandbox_id: id });
     expect((await statusOf(id)).state).toBe(PodSandboxState.SANDBOX_NOTREADY);
+    expect(await networkPaths(id)).toEqual([key]);
     await daemon.client.StopPodSandbox({ pod_sandbox_id: id });
     await daemon.client.RemovePodSandbox({ pod_sandbox_id: id });
     await daemon.client.RemovePodSandbox({ pod_sandbox_id: id });
@@ -261,6 +283,7 @@ describe("network", () => {
     const status = await statusOf(id);
     expect(status.network?.ip ?? "").toBe("");
     expect(status.linux?.namespaces?.options?.network).toBe(NamespaceMode.NODE);
+    expect(await networkPaths(id)).toEqual([]);
     const { text } = await daemon.output(id, config, "readlink /proc/self/ns/net");
     expect(text.trim()).toBe(`net:[${statSync("/proc/self/ns/net").ino}]`);
     await daemon.removePod(id);
@@ -285,8 +308,11 @@ function read(host: string, port: number): Promise<string> {
 }
 
 describe("one pid namespace for the pod", () => {
-  test("a pause container of pod-sandbox-image holds it, which is pinned", async () => {
+  beforeAll(async () => {
     await daemon.loadImage(busyboxImage({ Entrypoint: ["sleep", "4242"], Cmd: [] }), pause);
+  });
+
+  test("a pause container of pod-sandbox-image holds it, which is pinned", async () => {
     const { images } = await daemon.client.ListImages({});
     expect(images.map(({ repo_tags, pinned }) => [repo_tags, pinned === true])).toContainEqual([
       [pause],
@@ -302,6 +328,27 @@ describe("one pid namespace for the pod", () => {
     expect(text).toContain("sleep 1234");
     const { containers } = await daemon.client.ListContainers({ filter: { pod_sandbox_id: id } });
     expect(containers).toHaveLength(2);
+    await daemon.removePod(id);
+    expect(await daemon.leaksSince(before)).toEqual([]);
+  });
+
+  test("the verbose status has the spec of that container, or the pod's namespaces without it", async () => {
+    const before = daemon.snapshot();
+    const namespace_options = { network: NamespaceMode.POD, pid: NamespaceMode.POD };
+    const config = daemon.podConfig({ linux: { security_context: { namespace_options } } });
+    const id = await daemon.runPod(config);
+    const key = sandboxKey((await statusOf(id)).info);
+    const spec = await specOf(id);
+    expect(spec.process?.args).toEqual(["sleep", "4242"]);
+    expect(spec.linux.namespaces).toContainEqual({ type: "pid" });
+    expect(await networkPaths(id)).toEqual([key]);
+    const file = join(daemon.dir, "graph/sandboxes", id, "config.json");
+    expect(existsSync(file)).toBe(true);
+    for (const damage of [() => writeFileSync(file, "{"), () => rmSync(file)]) {
+      damage();
+      expect((await specOf(id)).process).toBeUndefined();
+      expect(await networkPaths(id)).toEqual([key]);
+    }
     await daemon.removePod(id);
     expect(await daemon.leaksSince(before)).toEqual([]);
   });

@@ -6,7 +6,7 @@ import { toLong } from "../../../src/base/int64.ts";
 import { containerCgroup, hasCgroup, limitPod } from "../../../src/cri/cgroups.ts";
 import { stopSignal } from "../../../src/cri/container_create.ts";
 import type { Context } from "../../../src/cri/context.ts";
-import { listImages } from "../../../src/cri/image.ts";
+import { imageStatus, listImages } from "../../../src/cri/image.ts";
 import { getImage, imageMessage, registryAuth } from "../../../src/cri/image_records.ts";
 import { callMonitorWithRetry } from "../../../src/cri/monitor_retry.ts";
 import { pruneImages } from "../../../src/cri/node_images.ts";
@@ -148,6 +148,16 @@ describe("images", () => {
       [5, ""],
       [undefined, "web"],
     ]);
+  });
+
+  test("show their configuration with every digit", async () => {
+    const config = '{"config":{"Healthcheck":{"Interval":9007199254740993}}}';
+    const detailsOf = async () => ({ layers: [], config });
+    const find = () => image("a", { layers: [], pulledAtNs: 0n });
+    const known = { detailsOf, find, pinned: () => false };
+    const context = { images: known, handlers: new Map([["", {}]]) } as unknown as Context;
+    const request = { image: { image: "a" }, verbose: true };
+    expect((await imageStatus(context, request)).info?.["info"]).toContain(config);
   });
 
   test("are listed as pinned or not as the configuration has it now, which a reload changes", async () => {

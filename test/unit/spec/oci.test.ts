@@ -15,8 +15,10 @@ import {
   containerSpec,
   execProcess,
   ociJson,
+  type OciNamespace,
   type OciSpec,
   parseOciSpec,
+  podSpec,
   sandboxSpec,
   type SandboxSpecInput,
 } from "../../../src/spec/oci.ts";
@@ -329,6 +331,26 @@ describe("sandboxSpec()", () => {
     expect(profileOf(local("mine"))).toBe("mine");
     expect(codeAndMessage(() => profileOf(local("other")))).toContain("not loaded");
     expect(profileOf({ apparmor: { profile_type: ProfileType.Unconfined } })).toBeUndefined();
+  });
+});
+
+describe("podSpec()", () => {
+  test("has the namespaces that the pod's containers share, its annotations and its cgroup", () => {
+    const { ociVersion, annotations, linux } = podSpec(sandboxInfo(), "/kubepods/pod1");
+    expect(ociVersion).toBe("1.0.2");
+    expect(annotations).toMatchObject({
+      "io.kubernetes.cri.sandbox-uid": "u1",
+      "io.kubernetes.cri.container-type": "sandbox",
+    });
+    const { net, ipc, uts } = sandboxInfo().namespaces;
+    const shared = Object.entries({ network: net, ipc, uts });
+    const namespaces = shared.map(([type, path]) => ({ type, path }) as OciNamespace);
+    expect(linux).toEqual({ namespaces, cgroupsPath: "/kubepods/pod1" });
+  });
+
+  test("names no namespace that the pod shares with the host", () => {
+    const { linux } = podSpec({ ...sandboxInfo(), namespaces: {} }, undefined);
+    expect(linux.namespaces).toEqual([]);
   });
 });
 

@@ -7,6 +7,7 @@ import { step } from "../base/failpoints.ts";
 import { toBigInt } from "../base/int64.ts";
 import { isRootMounted } from "../layer/rootfs.ts";
 import type { Started, StartRequest } from "../monitor/protocol.ts";
+import { startContainer as start } from "../monitor_client/start.ts";
 import type { StartContainerRequest } from "../proto/types.ts";
 import { oomScoreAdjAdvice } from "../spec/resources.ts";
 import { running, startFailed, type Container } from "../state/container.ts";
@@ -39,9 +40,11 @@ export async function startContainer(
   throwIfAborted(`starting container ${id}`, signal);
   await commitStart(context, args, async () => {
     requireRootMounted(args.bundle);
-    await context.nri?.startContainer(sandbox, container);
-    const startIt = () => step("container-start", () => context.monitor.call("start", args));
-    return context.crowds.containers.enter(undefined, startIt);
+    const { monitor, crowds, nri } = context;
+    return start({ monitor, crowd: crowds.containers }, args, {
+      wantStarts: nri?.wantsStarts ?? false,
+      notify: async (pid) => nri?.startContainer(sandbox, container, pid),
+    });
   });
   return {};
 }

@@ -205,10 +205,15 @@ class Nri implements NriEvents, AsyncDisposable {
     await this.#host.notify("RemoveContainer", pod, snapshot);
   }
 
-  async startContainer(sandbox: Sandbox, container: Container): Promise<void> {
+  get wantsStarts(): boolean {
+    return this.#host.wants("StartContainer");
+  }
+
+  async startContainer(sandbox: Sandbox, container: Container, pid: number): Promise<void> {
     if (this.#host.isEmpty) return;
     await this.#order.run(container.id, undefined, async () => {
-      await this.#host.startContainer(this.#pod(sandbox), await this.#snapshot(container));
+      const snapshot = { ...(await this.#snapshot(container)), pid };
+      await this.#host.startContainer(this.#pod(sandbox), snapshot);
     });
   }
 

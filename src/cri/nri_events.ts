@@ -50,8 +50,10 @@ export type NriEvents = {
   createdContainer(container: Container, spec: OciSpec): void;
   /** CreateContainer failed: delivers stop and removal to plugins that saw its creation. */
   abandonedContainer(sandbox: Sandbox, id: string): Promise<void>;
-  /** May be refused. */
-  startContainer(sandbox: Sandbox, container: Container): Promise<void>;
+  /** True where a plugin wants StartContainer. */
+  readonly wantsStarts: boolean;
+  /** pid: of the container's init, which waits for the start; 0: not created yet. May be refused. */
+  startContainer(sandbox: Sandbox, container: Container, pid: number): Promise<void>;
   startedContainer(container: Container): void;
   /** Delivered once per container; called when its exit is committed. */
   stoppedContainer(container: Container): void;

@@ -3,7 +3,6 @@
 import { inTime } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/clock.ts";
-import { step } from "../base/failpoints.ts";
 import { type Log, logFailure } from "../base/log.ts";
 import { OomLedger } from "../node/oom.ts";
 import { keepOnExec, type Descriptor } from "../sys/descriptor.ts";
@@ -11,15 +10,17 @@ import { lineageOf, startTime } from "../sys/process.ts";
 import { sendDescriptors } from "../sys/unix_socket.ts";
 import { openPidfd, reapIfChild } from "../sys/wait.ts";
 import { Container } from "./container.ts";
+import { createContainer, type Creation } from "./creation.ts";
 import { Deletions } from "./deletions.ts";
 import { Exits } from "./exits.ts";
+import { HeldStarts } from "./held_starts.ts";
 import { pin, startTimeOfInit, unpin, type End } from "./init_process.ts";
 import type { AdoptRequest, Hello, RemoveRequest, Started } from "./protocol.ts";
 import type { ExitRecord, RunRecord, StartRequest } from "./record_schemas.ts";
 import { setAside, type RecordFolder } from "./records.ts";
 import { Runtimes } from "./runtimes.ts";
 import type { Spawner } from "./spawner.ts";
-import { hasTerminal, openStdio, reopenStdio, resumeTerminal, type Stdio } from "./stdio.ts";
+import { hasTerminal, reopenStdio, resumeTerminal, type Stdio } from "./stdio.ts";
 import { PendingStarts } from "./pending_starts.ts";
 import { AwaitedTerminals } from "./awaited_terminals.ts";
 import type { LogWorkers } from "./log_workers.ts";
@@ -27,11 +28,12 @@ import type { LogWorkers } from "./log_workers.ts";
 const SIGKILL = 9;
 const killed: End = { exitCode: 128 + SIGKILL, known: true };
 
+type Parts = { folder: string; records: RecordFolder; workers: LogWorkers; spawner: Spawner };
+
 export class Containers {
-  readonly #folder: string;
+  readonly #parts: Parts;
   readonly #records: RecordFolder;
   readonly #workers: LogWorkers;
-  readonly #spawner: Spawner;
   readonly runtimes: Runtimes;
   readonly #log: Log;
   readonly #oom: OomLedger;
@@ -43,27 +45,21 @@ export class Containers {
   /** The runtime's starts under way: a container may end before its start does, and must not be deleted until then. */
   readonly #starting = new Map<string, Promise<unknown>>();
   readonly starts = new PendingStarts();
+  readonly #held: HeldStarts;
   readonly #terminals: AwaitedTerminals;
   #quiet = false;
 
-  constructor(options: {
-    folder: string;
-    records: RecordFolder;
-    workers: LogWorkers;
-    spawner: Spawner;
-    log: Log;
-    announce: (exit: ExitRecord) => void;
-  }) {
-    this.#folder = options.folder;
+  constructor(options: Parts & { log: Log; announce: (exit: ExitRecord) => void }) {
+    this.#parts = options;
     this.#records = options.records;
     this.exits = new Exits(options.records, options.log);
     this.#terminals = new AwaitedTerminals(options.folder);
     this.#workers = options.workers;
     this.#oom = new OomLedger({ changes: (id, paths) => options.workers.watchMemory(id, paths) });
-    this.#spawner = options.spawner;
     this.runtimes = new Runtimes({ ...options, onEnd: (id) => this.#check(this.#running.get(id)) });
     this.#deletions = new Deletions(this.runtimes, options.log);
     this.#log = options.log;
+    this.#held = new HeldStarts(this.starts, options.log);
     this.#announce = options.announce;
   }
 
@@ -209,11 +205,37 @@ export class Containers {
 
   /** Creates and starts a container; its init is a child of this process then. */
   async start(request: StartRequest): Promise<Started> {
-    const { id } = request;
-    if (this.#running.has(id) || this.starts.has(id)) {
-      throw new CriError("FAILED_PRECONDITION", `container ${id} is running`);
-    }
-    return this.starts.run(id, this.#start(request));
+    this.#requireNew(request);
+    const start = async () => this.#start(await this.#create(request));
+    return this.starts.run(request.id, start());
+  }
+
+  /** Creates a container; its start waits for startCreated(), or, when gone aborts, is undone. */
+  async create(request: StartRequest, gone: AbortSignal): Promise<Started> {
+    this.#requireNew(request);
+    const { record } = await this.#held.create(request, gone, () => this.#create(request));
+    return { pid: record.pid, startedAtNs: record.startedAtNs };
+  }
+
+  #requireNew({ id }: StartRequest): void {
+    if (!this.#running.has(id) && !this.starts.has(id)) return;
+    throw new CriError("FAILED_PRECONDITION", `container ${id} is running`);
+  }
+
+  /** Starts a container that create() has made. */
+  async startCreated({ id }: StartRequest): Promise<Started> {
+    return this.#held.start(id, async (creation) => {
+      const { record, undo } = creation;
+      const end = this.runtimes.endOf(record, this.#records.pinOf(id));
+      if (end !== undefined) {
+        await undo.disposeAsync();
+        const code = end.known ? `with exit code ${end.exitCode}` : "for an unknown reason";
+        const message = `its init, process ${record.pid}, has ended before the start ${code}`;
+        throw new CriError("UNKNOWN", message);
+      }
+      record.startedAtNs = String(nowNs());
+      return this.#start(creation);
+    });
   }
 
   /** Waits for the start of an earlier caller. @throws as the start does; NOT_FOUND when it failed before. */
@@ -224,12 +246,22 @@ export class Containers {
     throw new CriError("NOT_FOUND", `the start of container ${id} failed while no daemon listened`);
   }
 
-  async #start(request: StartRequest): Promise<Started> {
+  async #create(request: StartRequest): Promise<Creation> {
     const { id } = request;
     await this.#forget(id);
-    const { record, stdio } = await this.#create(request);
+    return createContainer(request, {
+      ...this.#parts,
+      runtimes: this.runtimes,
+      endLog: () => this.#endLog(request),
+      forget: () => this.#forget(id),
+    });
+  }
+
+  async #start({ record, stdio, undo }: Creation): Promise<Started> {
+    const { id, pid, runtime } = record;
+    undo.move(); // from here on its end is an exit
     this.#track(record, stdio);
-    const started = this.runtimes.start(request, record.pid);
+    const started = this.runtimes.start(record, pid);
     const ended = started.catch(() => {}).finally(() => this.#starting.delete(id));
     this.#starting.set(id, ended);
     try {
@@ -239,38 +271,10 @@ export class Containers {
     } catch (error) {
       await this.runtimes.deleteIfPossible(record);
       // Nobody reports the end of a container whose shim has ended, too.
-      if (request.runtime.shim !== undefined) this.#running.get(id)?.onExit(killed);
+      if (runtime.shim !== undefined) this.#running.get(id)?.onExit(killed);
       throw error;
     }
-    return { pid: record.pid, startedAtNs: record.startedAtNs };
-  }
-
-  /** Creates a container. The record comes first, so that resume() rolls an interrupted start back. */
-  async #create(request: StartRequest): Promise<{ record: RunRecord; stdio: Stdio }> {
-    const { id } = request;
-    using _ = this.#spawner.starting();
-    const intent = { pid: 0, pidStartTime: "", startedAtNs: "0", started: false };
-    const record: RunRecord = { version: 1, ...request, ...intent };
-    await using undo = new AsyncDisposableStack();
-    undo.defer(() => this.#forget(id));
-    await step("monitor-record", () => this.#records.writeRun(record));
-    const stdio = await step("monitor-stdio", async () => {
-      const opened = await openStdio(request, { workers: this.#workers, folder: this.#folder });
-      undo.defer(async () => {
-        opened.exited();
-        await this.#endLog(record);
-        opened.close();
-      });
-      return opened;
-    });
-    undo.defer(() => this.runtimes.deleteIfPossible(request));
-    record.pid = await step("runtime-create", () => this.runtimes.create(request, stdio));
-    record.pidStartTime = startTime(record.pid) ?? "";
-    record.startedAtNs = String(nowNs());
-    this.#records.writeRun(record);
-    if (request.runtime.shim === undefined) pin(record.pid, this.#records.pinOf(id));
-    undo.move();
-    return { record, stdio };
+    return { pid, startedAtNs: record.startedAtNs };
   }
 
   #track(record: RunRecord, stdio: Stdio): Container {
@@ -374,6 +378,7 @@ export class Containers {
   /** Kills and forgets a container; idempotent. */
   async remove(request: RemoveRequest): Promise<void> {
     const { id } = request;
+    await this.#held.undo(id, "it is removed");
     await this.starts.ended(id); // the start has a deadline, and its container is removed too
     const container = this.#running.get(id);
     if (container !== undefined) {

@@ -23,6 +23,7 @@ import {
   writeFrame,
   type Calls,
   type RequestHeader,
+  type StartRequest,
   type TaskRequest,
 } from "./protocol.ts";
 import type { RunRecord } from "./record_schemas.ts";
@@ -45,6 +46,8 @@ type Parts = {
   workers: LogWorkers;
   gate: Gate;
 };
+/** gone: aborts at the end of the caller's connection. */
+type Caller = Parts & { gone: AbortSignal };
 type Answer<Result = unknown> = { result: Result; body?: Uint8Array[] };
 
 /** Runs the monitor in `<state>/monitor`; returns when it is no longer needed. */
@@ -109,6 +112,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
   await untilIdle(signalled, { look, log }, () => {
     if (containers.running.length > 0 || containers.exits.hasUnwritten || spawner.busy)
       return "busy";
+    if (containers.starts.ids.length > 0) return "busy"; // one may be held
     return connections.size > 0 ? "connected" : "idle";
   });
   await lock.leave();
@@ -172,7 +176,10 @@ function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void
   /** Execs of this connection, whose results nobody else can fetch. */
   const execs = new Map<string, { isCancelled: boolean }>();
   socket.on("error", (error) => log.warn("connection failed", { error: error.message }));
+  const gone = new AbortController();
+  const caller: Caller = { ...parts, gone: gone.signal };
   socket.on("close", () => execs.forEach((_, key) => parts.execs.abandon(key)));
+  socket.on("close", () => gone.abort());
   readFrames(socket, (header) => {
     const request = header as unknown as RequestHeader;
     const { call } = request;
@@ -184,7 +191,7 @@ function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void
     if (call === "cancelExec") exec.isCancelled = true;
     const isWanted = () => !socket.destroyed && !(beginsExec && exec.isCancelled);
     const begun = beginCall(call, { subject: () => ({ container: id }) });
-    const answered = within(begun, () => admit(parts, request, isWanted)).then((answer) => {
+    const answered = within(begun, () => admit(caller, request, isWanted)).then((answer) => {
       const { result, body } = answer;
       endActivity(begun);
       if (endsExec.has(call) && !parts.execs.isOpen(key)) execs.delete(key);
@@ -205,22 +212,36 @@ function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void
 }
 
 const endsExec: ReadonlySet<keyof Calls> = new Set(["exec", "waitExec", "cancelExec"]);
-const ungated: ReadonlySet<keyof Calls> = new Set(["upgrade", "cancelExec", "ping", "inspect"]);
+const ungated: ReadonlySet<keyof Calls> = new Set([
+  "upgrade",
+  "cancelExec",
+  "startCreated",
+  "ping",
+  "inspect",
+]);
 
 /**
  * Holds calls up while the monitor is being upgraded, except those that the upgrade waits for, or that only look.
  * @throws CriError CANCELLED for a call that was cancelled while it waited: it does not begin.
  */
-function admit(parts: Parts, request: RequestHeader, isWanted: () => boolean): Promise<Answer> {
-  if (ungated.has(request.call)) return answer(parts, request);
-  return parts.gate.pass(async () => {
-    if (isWanted()) return answer(parts, request);
-    throw new CriError("CANCELLED", `${request.call} was cancelled before it began`);
+function admit(caller: Caller, request: RequestHeader, isWanted: () => boolean): Promise<Answer> {
+  const { gate, containers } = caller;
+  if (ungated.has(request.call)) return answer(caller, request);
+  const { promise: answered, resolve, reject } = Promise.withResolvers<Answer>();
+  const inside = gate.pass(async () => {
+    if (!isWanted())
+      throw new CriError("CANCELLED", `${request.call} was cancelled before it began`);
+    resolve(await answer(caller, request));
+    // The next build would know nothing of a container that this one holds.
+    if (request.call === "create")
+      await containers.starts.ended((request.params as StartRequest).id);
   });
+  inside.catch(reject);
+  return answered;
 }
 
 type Handlers = {
-  [Name in keyof Calls]: (parts: Parts, params: Calls[Name][0]) => HandlerResult<Calls[Name][1]>;
+  [Name in keyof Calls]: (parts: Caller, params: Calls[Name][0]) => HandlerResult<Calls[Name][1]>;
 };
 type HandlerResult<Result> = Answer<Result> | Promise<Answer<Result>> | Promise<void> | void;
 
@@ -240,6 +261,12 @@ const handlers: Handlers = {
   inspect: async (parts) => ({ result: await (await import("./inspect.ts")).inspect(parts) }),
   start: async ({ containers }, params) => ({
     result: await withRuntimeTimes(() => containers.start(params)),
+  }),
+  create: async ({ containers, gone }, params) => ({
+    result: await withRuntimeTimes(() => containers.create(params, gone)),
+  }),
+  startCreated: async ({ containers }, params) => ({
+    result: await withRuntimeTimes(() => containers.startCreated(params)),
   }),
   awaitStart: async ({ containers }, { id }) => ({ result: await containers.awaitStart(id) }),
   adopt: ({ containers }, params) => containers.adopt(params),
@@ -272,13 +299,13 @@ const handlers: Handlers = {
   upgrade: (parts, { argv }) => upgrade(argv, parts),
 };
 
-async function answer(parts: Parts, { call, params }: RequestHeader): Promise<Answer> {
+async function answer(caller: Caller, { call, params }: RequestHeader): Promise<Answer> {
   // A newer daemon may have further calls.
   if (!Object.hasOwn(handlers, call)) {
     throw new CriError("UNIMPLEMENTED", `the monitor has no call ${call}`);
   }
-  const handler = handlers[call] as (parts: Parts, params: unknown) => unknown;
-  return ((await handler(parts, params)) as Answer | undefined) ?? { result: {} };
+  const handler = handlers[call] as (caller: Caller, params: unknown) => unknown;
+  return ((await handler(caller, params)) as Answer | undefined) ?? { result: {} };
 }
 
 /** @throws CriError FAILED_PRECONDITION. */

@@ -59,7 +59,7 @@ export type ExecProcess = { pid: number; pidStartTime: string };
 export type EndExecRequest = { id: string; key?: string } & ExecProcess;
 export type ExecResult = { exitCode: number; stdoutBytes: number; timedOut: boolean };
 /** How long the OCI runtime took, in milliseconds. */
-export type RuntimeTimes = { create: number; start: number };
+export type RuntimeTimes = { create?: number; start?: number };
 /** What the monitor is doing, for a dump that people read: it may change with every build. */
 export type Inspection = Record<string, unknown>;
 export type Hello = {
@@ -81,6 +81,12 @@ export type Calls = {
   ping: [Record<string, never>, Record<string, never>];
   /** tookMs: older monitors do not send it. */
   start: [StartRequest, Started & { tookMs?: RuntimeTimes }];
+  /**
+   * Creates a container, which startCreated starts. Its creation is undone by remove, at the end of the caller's
+   * connection, and after the request's timeout. Older monitors do not have it.
+   */
+  create: [StartRequest, Started & { tookMs?: RuntimeTimes }];
+  startCreated: [StartRequest, Started & { tookMs?: RuntimeTimes }];
   inspect: [Record<string, never>, Inspection];
   /** Joins a start under way, also one that an earlier daemon requested. */
   awaitStart: [{ id: string }, Started];

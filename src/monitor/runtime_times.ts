@@ -1,4 +1,4 @@
-// Measures how long the OCI runtime's create and start take within the start of a container.
+// Measures how long the OCI runtime's create and start take within a call that starts a container.
 import { currentActivity, observeActivities, rootOf } from "../base/activity.ts";
 import type { RuntimeTimes, Started } from "./protocol.ts";
 
@@ -13,7 +13,7 @@ export async function withRuntimeTimes(
   start: () => Promise<Started>,
 ): Promise<Started & { tookMs: RuntimeTimes }> {
   const call = currentActivity();
-  const tookMs: RuntimeTimes = { create: 0, start: 0 };
+  const tookMs: RuntimeTimes = {};
   using _ = observeActivities((activity, endedMs) => {
     const operation = operations[activity.labels["step"] ?? ""];
     if (operation === undefined || rootOf(activity) !== call) return;

@@ -134,7 +134,8 @@ export class MonitorClient implements AsyncDisposable {
     return activity("monitor", { call }, async () => {
       const socket = await this.#connected();
       const sent = this.#calls.send(socket, call, params);
-      const reply = await (call === "start" ? this.#start(params as StartRequest, sent) : sent);
+      const isStart = call === "start" || call === "startCreated";
+      const reply = await (isStart ? this.#start(params as StartRequest, sent) : sent);
       if (call === "remove") this.#release((params as Calls["remove"][0]).id);
       reportRuntimeTimes((reply.result as Calls["start"][1]).tookMs);
       return { result: reply.result as Calls[Name][1], body: reply.body };

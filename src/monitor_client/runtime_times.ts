@@ -2,13 +2,13 @@
 import { reportActivity } from "../base/activity.ts";
 import type { RuntimeTimes } from "../monitor/protocol.ts";
 
-/** Call it when the answer arrives: the start has ended just now, and the create before it. */
+/** Call it when the answer arrives: what it reports has ended just now, a create before the start. */
 export function reportRuntimeTimes(tookMs: RuntimeTimes | undefined): void {
-  if (tookMs === undefined) return; // of another call, or of an older monitor
-  const { create, start } = tookMs;
-  const endedMs = performance.now();
-  const startedMs = endedMs - start;
-  const created = { beganMs: startedMs - create, endedMs: startedMs };
-  reportActivity("runtime", { operation: "create" }, created);
-  reportActivity("runtime", { operation: "start" }, { beganMs: startedMs, endedMs });
+  let endedMs = performance.now();
+  for (const operation of ["start", "create"] as const) {
+    const took = tookMs?.[operation]; // absent in the answers to other calls, and of an older monitor
+    if (took === undefined) continue;
+    reportActivity("runtime", { operation }, { beganMs: endedMs - took, endedMs });
+    endedMs -= took;
+  }
 }

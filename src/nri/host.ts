@@ -88,6 +88,11 @@ export class NriHost implements AsyncDisposable {
     return this.#set.isEmpty;
   }
 
+  /** Whether a plugin in service subscribes to the event. */
+  wants(event: EventName): boolean {
+    return this.#set.plugins.some((plugin) => plugin.wants(event));
+  }
+
   /** @throws CriError UNAVAILABLE if a required plugin is not in service. */
   checkRequired(what: string): void {
     this.#set.checkRequired(what);

@@ -7,7 +7,7 @@ import { field, frame, message, onMessage, request } from "../sys/frames.ts";
 const api = nri.pkg.api.v1alpha1;
 export const runtimeService = "nri.pkg.api.v1alpha1.Runtime";
 
-/** Encoded answers by method, possibly late; undefined: no answer. */
+/** Encoded answers by method, possibly late; undefined: no answer. A rejection is answered with its message. */
 export type Answers = Record<string, (request: Uint8Array) => Answer | Promise<Answer>>;
 type Answer = Uint8Array | undefined;
 
@@ -35,8 +35,11 @@ export class RawPlugin implements Disposable {
   }
 
   async #answer(stream: number, given: Answer | Promise<Answer>): Promise<void> {
-    const answer = await given;
-    if (answer !== undefined) this.#write(frame(1, message(stream, 2, field(18, answer))));
+    const response = await Promise.resolve(given).then(
+      (answer) => answer && field(18, answer),
+      (error: Error) => field(10, refusal(error.message)),
+    );
+    if (response !== undefined) this.#write(frame(1, message(stream, 2, response)));
   }
 
   #write(bytes: Buffer): void {
@@ -81,6 +84,11 @@ export class RawPlugin implements Disposable {
   [Symbol.dispose](): void {
     this.socket.destroy();
   }
+}
+
+/** A google.rpc.Status of an unknown error. */
+function refusal(text: string): Buffer {
+  return Buffer.concat([Buffer.from([8, 2]), field(18, Buffer.from(text))]);
 }
 
 function decoded(body: Buffer): { method: string; payload: Uint8Array } {

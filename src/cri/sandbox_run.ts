@@ -13,6 +13,7 @@ import {
   pinNamespaces,
   type NamespaceKind,
 } from "../node/namespaces.ts";
+import { attachedSettings } from "../node/network_settings.ts";
 import { makePodFiles } from "../node/pod_files.ts";
 import type * as cri from "../proto/types.ts";
 import { checkPodNamespaces, namespaceOptions } from "../spec/namespace_options.ts";
@@ -39,7 +40,6 @@ import {
   type Handler,
 } from "./context.ts";
 import { sandboxFields } from "./log_subject.ts";
-import { attachedSettings } from "./network_settings.ts";
 import { startPause } from "./pause.ts";
 import { rootfsOwner } from "./rootfs_owner.ts";
 import { getHandler, requireInstalled, supportsUserNamespaces } from "./runtime_handlers.ts";

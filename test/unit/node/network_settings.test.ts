@@ -1,6 +1,6 @@
 // Tests network settings: the addresses of CNI results by family, and the one that becomes the pod's ip.
 import { expect, test } from "bun:test";
-import { attachedSettings, preferred } from "../../../src/cri/network_settings.ts";
+import { attachedSettings, preferred } from "../../../src/node/network_settings.ts";
 import type { CniAttachments } from "../../../src/node/cni.ts";
 import { noNetworkYet } from "../../../src/state/sandbox.ts";
 

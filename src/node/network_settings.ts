@@ -1,6 +1,6 @@
 // Converts the results of CNI ADD to iSulad's network settings, as in the record of a sandbox.
-import { attachmentName, podAddresses, podMac } from "../node/cni.ts";
-import type { CniAttachments, CniPod, PodAddress } from "../node/cni.ts";
+import { attachmentName, podAddresses, podMac } from "./cni.ts";
+import type { CniAttachments, CniPod, PodAddress } from "./cni.ts";
 import type { NetworkEndpoint, NetworkSettings } from "../state/sandbox.ts";
 
 /** The default of the bridge plugin (containernetworking/plugins, main/bridge). */

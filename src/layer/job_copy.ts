@@ -9,6 +9,7 @@ import {
   deviceNumbers,
   lgetxattr,
   llistxattr,
+  lremovexattr,
   lsetxattr,
   mknod,
   setSelinuxLabel,
@@ -99,7 +100,11 @@ class TreeCopy {
     fs.lchownSync(to, uid, gid);
     // chown clears the setuid bit, so chmod follows.
     if (!stat.isSymbolicLink()) fs.chmodSync(to, Number(stat.mode) & 0o7777);
-    for (const name of llistxattr(from).filter(isKept)) {
+    const names = llistxattr(from).filter(isKept);
+    // Of the same folder in a layer below, or an ACL that the kernel has made of its folder's default.
+    for (const name of llistxattr(to).filter(isKept))
+      if (!names.includes(name)) lremovexattr(to, name);
+    for (const name of names) {
       const value = lgetxattr(from, name);
       if (value === undefined) continue;
       lsetxattr(to, name, name === "security.capability" ? this.#namespaced(value) : value);

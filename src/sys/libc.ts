@@ -18,6 +18,7 @@ const signatures = {
   lsetxattr: { args: ["buffer", "buffer", "buffer", "usize", "i32"], returns: "i32" },
   lgetxattr: { args: ["buffer", "buffer", "buffer", "usize"], returns: "i64" },
   llistxattr: { args: ["buffer", "buffer", "usize"], returns: "i64" },
+  lremovexattr: { args: ["buffer", "buffer"], returns: "i32" },
   utimensat: { args: ["i32", "buffer", "buffer", "i32"], returns: "i32" },
   syncfs: { args: ["i32"], returns: "i32" },
   flock: { args: ["i32", "i32"], returns: "i32" },

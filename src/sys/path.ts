@@ -55,6 +55,10 @@ export function lsetxattr(path: string | Buffer, name: string, value: Uint8Array
   check("lsetxattr", what, z(path), z(name), bytes, value.length, 0);
 }
 
+export function lremovexattr(path: string | Buffer, name: string): void {
+  check("lremovexattr", `${name} of ${path.toString()}`, z(path), z(name));
+}
+
 /** Sets a file's SELinux label; does not follow a link. */
 export function setSelinuxLabel(path: string | Buffer, label: string): void {
   lsetxattr(path, "security.selinux", new TextEncoder().encode(`${label}\0`));

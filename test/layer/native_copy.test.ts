@@ -88,6 +88,39 @@ test("keep holes, attributes and names that are not UTF-8; no file is shared wit
   await store.unmountRootfs(dir);
 });
 
+test("have no attribute of a folder that the layer above has without it, as on overlayfs", async () => {
+  // A default ACL, which the kernel gives to what is made in the folder: user 1000 may do everything.
+  const acl = Buffer.from(
+    "0200000001000700ffffffff02000700e803000004000500ffffffff10000700ffffffff20000500ffffffff",
+    "hex",
+  );
+  const pax = { "SCHILY.xattr.user.note": "below", "SCHILY.xattr.user.gone": "below" };
+  const image = await load(
+    [
+      { name: "d/", type: "5", pax },
+      { name: "implicit/", type: "5", pax },
+      { name: "open/", type: "5", pax: { "SCHILY.xattr.system.posix_acl_default": acl } },
+    ],
+    [
+      { name: "d/", type: "5", pax: { "SCHILY.xattr.user.note": "above" } },
+      { name: "implicit/f", data: "x" },
+      { name: "open/f", data: "x" },
+    ],
+  );
+  const dir = join(graph, "containers/attributes");
+  const root = await store.mountRootfs(image, { dir });
+  const look = (name: string) =>
+    ["user.note", "user.gone"].map((key) => {
+      const value = lgetxattr(join(root, name), key);
+      return value === undefined ? undefined : Buffer.from(value).toString();
+    });
+  expect(look("d")).toEqual(["above", undefined]);
+  expect(look("implicit")).toEqual(["below", "below"]);
+  expect(acl.equals(lgetxattr(join(root, "open"), "system.posix_acl_default")!)).toBe(true);
+  expect(lgetxattr(join(root, "open/f"), "system.posix_acl_access")).toBeUndefined();
+  await store.unmountRootfs(dir);
+});
+
 test("come from layers that verify intact; a device entry that would act as a whiteout is refused", async () => {
   const image = await load(
     [{ name: "gone" }, { name: "full/hidden" }, { name: "kept" }],

@@ -275,11 +275,13 @@ test.each<[string, object, string]>([
     "limit: -9",
   ],
   ["an env name with =", { env: [{ key: "A=B", value: "c" }] }, "not a variable name"],
-])("%s closes the plugin, and the container is made without it", async (_, adjust, why) => {
+])("%s fails the creation, and the plugin stays", async (_, adjust, why) => {
   const id = `50-bad-${why.replace(/\W+/g, "-")}`;
-  await plugins.start(id, "v061", { adjust });
-  await life();
-  expect(daemon.log).toMatch(new RegExp(`NRI plugin out of service.*${id}.*${why}`));
+  const child = await plugins.start(id, "v061", { adjust });
+  for (let time = 0; time < 2; time++) {
+    expect((await failure(life())).message).toMatch(new RegExp(`NRI plugin ${id} failed.*${why}`));
+  }
+  await plugins.end(child);
 });
 
 test.each([

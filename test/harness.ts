@@ -202,9 +202,9 @@ export class Daemon implements AsyncDisposable {
     await this.start(failpoints);
   }
 
-  /** Processes of the executable for this folder, other than the daemon. */
+  /** Returns the monitors of this folder; helpers of the daemon, such as those that unpack layers, are none. */
   monitors(): number[] {
-    return processesOf(executable, { dir: this.dir, except: this.pid });
+    return processesOf(executable, { dir: this.dir, except: this.pid, argument: "monitor" });
   }
 
   snapshot(): Snapshot {

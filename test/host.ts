@@ -24,13 +24,21 @@ export function freeSubnet(): string {
 /** A process that looks as if it ran a program for a folder. */
 type Candidate = { pid: number; parent: number; command: string };
 
+/** argument: an argument of the processes, such as the name of their command. */
+type About = { dir: string; except: number; argument?: string };
+
 /** Returns undefined for a process that does not run `program` for this folder, or has ended. */
-function candidate(pid: number, program: string, dir: string): Candidate | undefined {
+function candidate(
+  pid: number,
+  program: string,
+  { dir, argument }: About,
+): Candidate | undefined {
   try {
     if (!runs(pid, program)) return undefined;
     // The parent is read now: once the process has ended, it has none.
     const parent = parentOf(pid);
     const command = textOf(pid, "cmdline");
+    if (argument !== undefined && !command.split("\0").includes(argument)) return undefined;
     const isForFolder = command.includes(dir) || textOf(pid, "environ").includes(dir);
     // Once more: the command line may be that of a program which it has begun to run meanwhile.
     return isForFolder && runs(pid, program) ? { pid, parent, command } : undefined;
@@ -40,10 +48,10 @@ function candidate(pid: number, program: string, dir: string): Candidate | undef
 }
 
 /** Returns the processes that run `program` for this folder. */
-export function processesOf(program: string, about: { dir: string; except: number }): number[] {
+export function processesOf(program: string, about: About): number[] {
   const found = readdirSync("/proc")
     .filter((name) => /^\d+$/.test(name))
-    .map((name) => candidate(Number(name), program, about.dir))
+    .map((name) => candidate(Number(name), program, about))
     .filter((one) => one !== undefined);
   const byPid = new Map(found.map((one) => [one.pid, one]));
   // A child has the executable and the arguments of its parent until it runs its own program.

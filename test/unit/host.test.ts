@@ -50,6 +50,15 @@ test("processesOf() returns the daemon's monitor without a child that is still i
   expect(processesOf(program, { dir, except: daemon })).toEqual([monitor]);
 });
 
+test("processesOf() leaves out a helper of the daemon where monitors are wanted", async () => {
+  const daemon = run(`${program} -c 'read line <${fifo}; true' unpack; true`);
+  const helper = await childOf(daemon);
+  const all = { dir, except: daemon };
+  await until("it runs", () => processesOf(program, all).includes(helper));
+  const monitors = { dir, except: daemon, argument: "monitor" };
+  expect(processesOf(program, monitors)).toEqual([]);
+});
+
 test("processesOf() returns only the monitor while its children come and go", async () => {
   // A busy loop in a session of its own: it ends with this process, however that ends.
   const loop = "do for n in 1 2 3 4 5 6 7 8; do (:) & done; wait; done";

@@ -28,11 +28,7 @@ type Candidate = { pid: number; parent: number; command: string };
 type About = { dir: string; except: number; argument?: string };
 
 /** Returns undefined for a process that does not run `program` for this folder, or has ended. */
-function candidate(
-  pid: number,
-  program: string,
-  { dir, argument }: About,
-): Candidate | undefined {
+function candidate(pid: number, program: string, { dir, argument }: About): Candidate | undefined {
   try {
     if (!runs(pid, program)) return undefined;
     // The parent is read now: once the process has ended, it has none.

@@ -78,10 +78,12 @@ async function attachUrl(client: Client, request: Parameters<Client["Attach"]>[0
   }
 }
 
+/** Returns a log as the terminal has shown it: with the carriage returns that the log leaves out. */
 async function logged(path: string): Promise<Buffer> {
   const parts: Uint8Array[] = [];
   for await (const { bytes } of readLog(path)) parts.push(bytes);
-  return Buffer.concat(parts);
+  const text = Buffer.concat(parts).toString("latin1"); // keeps every byte
+  return Buffer.from(text.replaceAll("\n", "\r\n"), "latin1");
 }
 
 /** Joins two parts of one output; the end of the first may be the beginning of the second. */

@@ -6,6 +6,7 @@ import { explicitResources, ociResources, summedResources } from "../spec/resour
 import type { Container } from "../state/container.ts";
 import { isInGuest, type Sandbox } from "../state/sandbox.ts";
 import type { Context } from "./context.ts";
+import { containersOf } from "./sandbox_lookup.ts";
 import { supportedHugepages } from "./supported_resources.ts";
 
 /** Cgroups of the other driver date from an earlier boot (recovery/cgroup_driver.ts) and no longer exist. */
@@ -38,7 +39,11 @@ export function requirePodRoom(context: Context, sandbox: Sandbox, changed: Sand
   if (cgroup.parent !== "") return;
   const { paths } = context.cgroup.podCgroup(cgroup.parent, id);
   const [before, after] = [podLimits(context, sandbox), podLimits(context, changed)];
-  requireMemoryRoom(`pod ${id}`, paths, { before, after });
+  const parts = containersOf(context, id).flatMap((container) => {
+    const { unified } = containerCgroup(context, container);
+    return unified === undefined ? [] : [unified];
+  });
+  requireMemoryRoom(`pod ${id}`, paths, { before, after, parts });
 }
 
 function podLimits(context: Context, { config }: Sandbox): OciResources {

@@ -10,7 +10,7 @@ import { lineageOf, startTime } from "../sys/process.ts";
 import { sendDescriptors } from "../sys/unix_socket.ts";
 import { openPidfd, reapIfChild } from "../sys/wait.ts";
 import { Container } from "./container.ts";
-import { createContainer, type Creation } from "./creation.ts";
+import { createContainer, refuseEnded, type Creation } from "./creation.ts";
 import { Deletions } from "./deletions.ts";
 import { Exits } from "./exits.ts";
 import { HeldStarts } from "./held_starts.ts";
@@ -81,7 +81,7 @@ export class Containers {
   }
 
   get pids(): number[] {
-    return [...this.#running.values()].map(({ record }) => record.pid);
+    return [...this.#running.values()].map(({ record }) => record.pid).concat(this.#held.pids);
   }
 
   /** Returns a running container's record. */
@@ -226,12 +226,11 @@ export class Containers {
   async startCreated({ id }: StartRequest): Promise<Started> {
     return this.#held.start(id, async (creation) => {
       const { record, undo } = creation;
-      const end = this.runtimes.endOf(record, this.#records.pinOf(id));
-      if (end !== undefined) {
+      try {
+        refuseEnded(record, this.runtimes.endOf(record, this.#records.pinOf(id)));
+      } catch (error) {
         await undo.disposeAsync();
-        const code = end.known ? `with exit code ${end.exitCode}` : "for an unknown reason";
-        const message = `its init, process ${record.pid}, has ended before the start ${code}`;
-        throw new CriError("UNKNOWN", message);
+        throw error;
       }
       record.startedAtNs = String(nowNs());
       return this.#start(creation);

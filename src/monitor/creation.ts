@@ -1,9 +1,10 @@
 // Creates a container, which then waits for its start. The record comes first, so that the next monitor rolls an
 // interrupted start back (Containers.resume).
 import { nowNs } from "../base/clock.ts";
+import { CriError } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
 import { startTime } from "../sys/process.ts";
-import { pin } from "./init_process.ts";
+import { pin, type End } from "./init_process.ts";
 import type { LogWorkers } from "./log_workers.ts";
 import type { RunRecord, StartRequest } from "./record_schemas.ts";
 import type { RecordFolder } from "./records.ts";
@@ -56,4 +57,11 @@ export async function createContainer(
   records.writeRun(record);
   if (request.runtime.shim === undefined) pin(record.pid, records.pinOf(request.id));
   return { record, stdio, undo: undo.move() };
+}
+
+/** end: that of the container's init, before its start. @throws CriError UNKNOWN if there is one. */
+export function refuseEnded({ pid }: RunRecord, end: End | undefined): void {
+  if (end === undefined) return;
+  const code = end.known ? `with exit code ${end.exitCode}` : "for an unknown reason";
+  throw new CriError("UNKNOWN", `its init, process ${pid}, has ended before the start ${code}`);
 }

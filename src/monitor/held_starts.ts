@@ -9,6 +9,8 @@ import type { Started, StartRequest } from "./protocol.ts";
 type Held = {
   creation: Promise<Creation>;
   outcome: PromiseWithResolvers<Started>;
+  /** Of the init, once it is created. */
+  pid?: number;
   timer?: NodeJS.Timeout;
 };
 
@@ -21,6 +23,10 @@ export class HeldStarts {
   constructor(starts: PendingStarts, log: Log) {
     this.#starts = starts;
     this.#log = log;
+  }
+
+  get pids(): number[] {
+    return [...this.#held.values()].flatMap(({ pid }) => (pid === undefined ? [] : [pid]));
   }
 
   /**
@@ -40,6 +46,7 @@ export class HeldStarts {
     try {
       const creation = await held.creation;
       if (!this.#held.has(id)) await held.outcome.promise;
+      held.pid = creation.record.pid;
       const late = () => this.#undoNow(id, `its start was not requested within ${timeoutMs} ms`);
       held.timer = setTimeout(late, timeoutMs);
       return creation;

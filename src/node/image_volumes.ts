@@ -38,20 +38,21 @@ export async function makeVolumes(
   }
   for (const destination of options.destinations) paths.delete(normal(destination));
   const made: { path: string; source: string }[] = [];
+  /** Images for systemd have /sys/fs/cgroup as a volume. */
+  const leftOut: string[] = [];
   for (const path of paths) {
     if (path.includes("\0")) throw broken(`volume ${quoted(path)} has a NUL byte`);
     if (reserved.test(path)) {
-      // Images for systemd have /sys/fs/cgroup as a volume.
-      const fields = { container: options.container, volume: path };
-      options.log.info(
-        "a volume of the image is left out: the runtime has its own mount there",
-        fields,
-      );
+      leftOut.push(path);
       continue;
     }
     const source = join(options.folder, "volumes", String(made.length));
     await makeVolume(options, path, source);
     made.push({ path, source });
+  }
+  if (leftOut.length > 0) {
+    const message = "volumes of the image are left out: they would cover mounts of the runtime";
+    options.log.info(message, { container: options.container, volumes: leftOut.join(" ") });
   }
   return made;
 }

@@ -41,6 +41,7 @@ export class PluginSet implements AsyncDisposable {
   #launcher: Launcher;
   /** The folder whose plugins the launcher runs. */
   #folder: string;
+  #isEnding = false;
   #server: Server | undefined;
 
   constructor(options: PluginSetOptions) {
@@ -92,6 +93,7 @@ export class PluginSet implements AsyncDisposable {
 
   /** Only disconnects external plugins: they may connect to the next daemon. */
   async [Symbol.asyncDispose](): Promise<void> {
+    this.#isEnding = true;
     this.#server?.close();
     if (this.#server !== undefined) rmSync(this.#options.config.socketPath, { force: true });
     await this.#launcher[Symbol.asyncDispose]();
@@ -199,8 +201,8 @@ export class PluginSet implements AsyncDisposable {
 
   /**
    * Throws a plugin's own error, or that of an answer with an invalid value, either of which fails the request. A
-   * missing or undecodable answer fails it only if the plugin is required or its policy has fail_request; it also
-   * closes the plugin, except a timeout under keep_connected.
+   * missing or undecodable answer fails it only if the plugin is required, its policy has fail_request, or the daemon
+   * ends; it also closes the plugin, except a timeout under keep_connected.
    */
   #failed(plugin: Plugin, event: EventName, error: unknown): void {
     const what = `NRI plugin ${plugin.id} failed ${event}: ${messageOf(error)}`;
@@ -211,7 +213,8 @@ export class PluginSet implements AsyncDisposable {
     }
     const isLate = error.code === "DEADLINE_EXCEEDED";
     if (!isLate || !plugin.policy.keep_connected) plugin.close(messageOf(error));
-    if (plugin.policy.fail_request || this.#isRequired(plugin)) {
+    // A plugin that this daemon ends has not agreed to what it was asked.
+    if (this.#isEnding || plugin.policy.fail_request || this.#isRequired(plugin)) {
       throw new CriError("UNAVAILABLE", what, { cause: error });
     }
     this.#options.log.warn(`${what}; the request continues without it`);

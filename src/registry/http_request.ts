@@ -32,8 +32,8 @@ type HttpRequest = {
   method?: "GET" | "HEAD" | "POST" | undefined;
   /** Sent to every host: none identifies the client. */
   headers: Record<string, string>;
-  /** Asked for each URL of a chain of redirects. */
-  accessAt: (url: URL) => Access;
+  /** Asked for each URL of a chain of redirects. isOwn: as in HttpResponse. */
+  accessAt: (url: URL, isOwn: boolean) => Access;
   /** Not sent to another host. */
   body?: string;
   /** The content is verified by its digest: redirects from https to http are followed. */
@@ -48,6 +48,8 @@ export type HttpResponse = {
   url: URL;
   /** Its host, for messages. */
   host: string;
+  /** False after a redirect to another host, also if that one has redirected back to the first. */
+  isOwn: boolean;
   status: number;
   headers: Headers;
   /** Must be iterated, even in part, or given to discard(): either frees the connection. */
@@ -63,8 +65,10 @@ const redirectsMax = 10;
 export async function httpRequest(request: HttpRequest): Promise<HttpResponse> {
   const first = new URL(request.url);
   let url = first;
+  let isOwn = true;
   for (let redirects = 0; redirects <= redirectsMax; redirects++) {
-    const { headers, tls } = request.accessAt(url);
+    isOwn &&= isSameHost(first, url);
+    const { headers, tls } = request.accessAt(url, isOwn);
     const from = url.host === first.host ? "" : ` (redirected from ${hostOf(first)})`;
     const host = hostOf(url) + from;
     const watchdog = new Watchdog(request, host);
@@ -80,7 +84,8 @@ export async function httpRequest(request: HttpRequest): Promise<HttpResponse> {
     const { status } = response;
     const location = response.headers.get("location");
     if (![301, 302, 303, 307, 308].includes(status) || location === null) {
-      return { url, host, status, headers: response.headers, body: bodyOf(response, watchdog) };
+      const body = bodyOf(response, watchdog);
+      return { url, host, isOwn, status, headers: response.headers, body };
     }
     // A connection that breaks while a redirect's body is dropped does not matter.
     await response.body?.cancel().catch(() => {});

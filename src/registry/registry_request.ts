@@ -50,7 +50,7 @@ export async function registryRequest(
   // containerd's convention: a mirror of several registries reads the upstream registry from `ns`.
   if (!isOwnHost(session.domain, url)) url.searchParams.set("ns", session.domain);
   await assertReachable(upstream, signal);
-  const accessAt = (to: URL) => accessTo(upstream, to);
+  const accessAt = (to: URL, isOwn: boolean) => accessTo(upstream, to, isOwn);
   const sent = { method, url: url.href, headers, accessAt, isVerified, timeoutMs, signal };
   const origins = new Set<string>();
   for (;;) {
@@ -58,28 +58,44 @@ export async function registryRequest(
     if (response.status === 200 || response.status === 206) return response;
     const detail = await errorDetail(response, secretsOf(upstream));
     const challenges = parseChallenges(response.headers.get("www-authenticate") ?? "");
-    const { host } = response;
+    const { host, isOwn } = response;
     const { origin } = response.url;
-    const isOwn = isSameHost(url, response.url);
     if (isOwn) upstream.isRegistry ||= isFromRegistry(response, challenges, detail);
     // Once per origin: a cached token may have expired, the one obtained here has not.
     const isLast = origins.has(origin) || origins.size === originsMax;
-    const canAnswer = isOwn || challenges.some(isBearer);
+    const isOther = !isSameHost(url, response.url);
+    const canAnswer = isOwn || (isOther && challenges.some(isBearer));
     if (response.status !== 401 || isLast || !canAnswer) throw refusal(response, host, detail);
     origins.add(origin);
     const from = { host, origin, isOwn, challenges, signal };
-    upstream.authorizations[origin] = await authorize(session, upstream, from);
+    keepAuthorization(upstream, origin, await authorize(session, upstream, from));
   }
 }
 
-/** Returns what a URL gets of an upstream's secrets: all at its own host, else only the URL's own token. */
-function accessTo({ url, authorizations, headers, tls }: Upstream, to: URL): Access {
+/** Forgets those of the oldest origins: a hostile registry may redirect each request of a pull to another one. */
+function keepAuthorization({ authorizations }: Upstream, origin: string, line: string): void {
+  delete authorizations[origin]; // the newest are last
+  authorizations[origin] = line;
+  const oldest = Object.keys(authorizations).slice(0, -originsMax);
+  for (const key of oldest) delete authorizations[key];
+}
+
+/**
+ * Returns what a URL gets of an upstream's secrets: all if it isOwn (HttpResponse); another host only the token that it
+ * has given. The upstream's host gets nothing from another host's redirect, which would choose what is requested with
+ * the secrets.
+ */
+function accessTo(
+  { url, authorizations, headers, tls }: Upstream,
+  to: URL,
+  isOwn: boolean,
+): Access {
   const own = new URL(url);
-  if (isSameHost(own, to)) {
+  if (isOwn) {
     const authorization = authorizations[to.origin] ?? authorizations[own.origin];
     return { headers: { ...headers, ...(authorization && { authorization }) }, tls };
   }
-  const authorization = authorizations[to.origin];
+  const authorization = isSameHost(own, to) ? undefined : authorizations[to.origin];
   return { headers: authorization ? { authorization } : {}, tls: withoutCertificate(tls) };
 }
 
@@ -151,9 +167,10 @@ async function bearerToken(
   const isPlain = origin.startsWith("https:") && realm.protocol === "http:";
   // As in containerd, the token service that the upstream names gets the upstream's headers.
   const named = isOwn && !isPlain ? upstream.headers : {};
-  const accessAt = (to: URL): Access => ({
-    headers: isSameHost(realm, to) ? { ...named, ...request.headers } : {},
-    tls: isOwn ? accessTo(upstream, to).tls : withoutCertificate(upstream.tls),
+  const own = new URL(upstream.url);
+  const accessAt = (to: URL, isRealm: boolean): Access => ({
+    headers: isRealm ? { ...named, ...request.headers } : {},
+    tls: accessTo(upstream, to, isOwn && isRealm && isSameHost(own, to)).tls,
   });
   const { url, method, body } = request;
   const sent = { url, method, body, headers: {}, accessAt, timeoutMs, signal };
@@ -192,6 +209,7 @@ function secretsOf({ auth: { credentials = {} }, authorizations, headers }: Upst
   const { username, password, identityToken, registryToken } = credentials;
   const lines = [...Object.values(authorizations), ...Object.values(headers)];
   if (username) lines.push(basic(credentials)); // token services get it
+  if (identityToken) lines.push(encodeURIComponent(identityToken)); // in a form
   const tokens = lines.map((line) => line.split(" ").at(-1)); // without the scheme
   return [password, identityToken, registryToken, ...lines, ...tokens]
     .filter((secret) => typeof secret === "string")

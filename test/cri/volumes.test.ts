@@ -159,10 +159,8 @@ test("volumes at paths of the runtime's own mounts are left out, as of images fo
   const { mounts } = (JSON.parse(info["info"]!) as { runtimeSpec: OciSpec }).runtimeSpec;
   const sources = mounts.filter(({ source }) => source?.includes("/volumes/"));
   expect(sources.map(({ destination }) => destination)).toEqual(["/data"]);
-  const logged = daemon.log.matchAll(
-    /volume of the image is left out.* container=(\S+) volume=(\S+)/g,
-  );
-  const volumes = ["/sys/fs/cgroup", "/proc/sys", "/"];
-  expect([...logged].map(([, ...fields]) => fields)).toEqual(volumes.map((path) => [id, path]));
+  const logged = /volumes of the image are left out.*/.exec(daemon.log)?.[0];
+  expect(logged).toContain(id);
+  expect(logged).toContain("/sys/fs/cgroup /proc/sys /");
   await daemon.client.RemoveContainer({ container_id: id });
 });

@@ -162,7 +162,7 @@ describe("a good layer", () => {
     const attributes = { ...note, "SCHILY.xattr.system.posix_acl_access": acl };
     const [base, , top] = await load(
       [
-        { name: "./", type: "5", mode: 0o750, uid: 1 },
+        { name: "./", type: "5", mode: 0o750, uid: 1, pax: note },
         { name: "tmp/", type: "5", mode: 0o1777, mtime: 5 },
         { name: "srv/a/", type: "5", mode: 0o770, uid: 9, gid: 10, pax: attributes },
         { name: "link", type: "2", link: "/" },
@@ -187,6 +187,11 @@ describe("a good layer", () => {
     expect(statOf(top!)).toMatchObject({ mode: 0o750, uid: 1 });
     expect(statOf(join(top!, "link"))).toMatchObject({ mode: 0o755, uid: 0 });
     expect(statOf(join(top!, "gone"))).toMatchObject({ mode: 0o755, uid: 0 });
+    const dir = join(fixture.graph, "containers/root");
+    const root = await fixture.store.mountRootfs(fixture.store.list()[0]!, { dir });
+    expect(statOf(root)).toMatchObject({ mode: 0o750, uid: 1 });
+    expect(Buffer.from(lgetxattr(root, "user.note")!).toString()).toBe("kept");
+    await fixture.store.unmountRootfs(dir);
   });
 });
 

@@ -110,13 +110,17 @@ function files(folder: string): string[] {
 }
 
 function openFiles(pid: number): string[] {
-  return readdirSync(`/proc/${pid}/fd`).flatMap((fd) => {
+  const read = <T>(look: () => T[]): T[] => {
     try {
-      return [readlinkSync(`/proc/${pid}/fd/${fd}`)];
+      return look();
     } catch {
-      return []; // closed meanwhile
+      return []; // ended or closed meanwhile
     }
-  });
+  };
+  const folder = `/proc/${pid}/fd`;
+  return read(() => readdirSync(folder)).flatMap((fd) =>
+    read(() => [readlinkSync(join(folder, fd))]),
+  );
 }
 
 /** What a kubelet does after a start that failed: it starts a container again, or creates another one. */

@@ -33,8 +33,8 @@ test("makeVolumes() leaves out, and logs, volumes at paths of the runtime's own 
   lines.length = 0;
   const volumes = await make([...paths, "/data", "/dev/own", "/system"]);
   expect(volumes.map(({ path }) => path)).toEqual(["/data", "/dev/own", "/system"]);
-  const logged = lines.map((line) => /volume=(\S+)/.exec(line)?.[1]);
-  expect(logged).toEqual(["/proc", "/proc/sys", "/sys/fs/cgroup", "/sys", "/dev", "/"]);
+  expect(lines).toHaveLength(1);
+  expect(lines[0]).toContain("/proc /proc/sys /sys/fs/cgroup /sys /dev /");
 });
 
 test.each([

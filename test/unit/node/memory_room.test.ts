@@ -11,8 +11,8 @@ const stat =
 const noSwap = "Filename\tType\tSize\tUsed\tPriority\n";
 const oneSwap = `${noSwap}/dev/sda2 partition 1000 0 -2\n`;
 
-const held = (files: Record<string, string>) =>
-  heldMemory({ unified: "/c" }, (path) => files[path.replace("/c/memory.", "")]);
+const held = (files: Record<string, string>, more: Parameters<typeof heldMemory>[1] = {}) =>
+  heldMemory({ unified: "/c" }, more, (path) => files[path.replace("/c/memory.", "")]);
 
 test.each([
   ["no swap device", noSwap, { "swap.current": "0\n", "swap.max": "max\n" }, 73n],
@@ -28,10 +28,51 @@ test.each([
   },
 );
 
+test.each<[what: string, after: object, bytes: bigint]>([
+  ["none, as a memory limit alone has it", { memory: { limit: 20n, swap: 20n } }, 73n],
+  ["30 bytes", { memory: { limit: 20n, swap: 50n } }, 43n],
+  ["no limit", { memory: { limit: 20n, swap: -1n } }, 8n],
+  [
+    "none, by unified",
+    { memory: { limit: 20n, swap: -1n }, unified: { "memory.swap.max": "0" } },
+    73n,
+  ],
+  ["no limit, by unified", { unified: { "memory.swap.max": "max" } }, 8n],
+])("the swap limit of the update counts, not that of before: %s", (_, after, bytes) => {
+  const swap = { "swap.current": "0\n", "swap.max": "64\n" };
+  expect(held({ current: "100\n", stat, "/proc/swaps": oneSwap, ...swap }, { after })).toBe(bytes);
+});
+
+test("a pod's memory fits into swap as far as the limits of its containers allow", () => {
+  const files: Record<string, string> = {
+    current: "100\n",
+    stat,
+    "/proc/swaps": oneSwap,
+    "swap.current": "0\n",
+    "swap.max": "max\n",
+  };
+  for (const [part, limit] of [
+    ["/a", "0"],
+    ["/b", "10"],
+  ]) {
+    files[`${part}/memory.stat`] = "inactive_anon 30\nactive_anon 2\n";
+    files[`${part}/memory.swap.current`] = "0\n";
+    files[`${part}/memory.swap.max`] = `${limit}\n`;
+  }
+  expect(held(files, { parts: ["/a", "/b", "/gone"] })).toBe(63n);
+});
+
+test("no more fits into swap than is free on its devices", () => {
+  const stat = `active_anon ${3 << 20}\n`;
+  const files = { current: `${4 << 20}\n`, stat, "swap.current": "0\n", "swap.max": "max\n" };
+  const swaps = `${noSwap}/a file 1000 500 -2\n/b partition 1024 500 -3\n`;
+  expect(held({ ...files, "/proc/swaps": swaps })).toBe(BigInt((4 << 20) - 1024 * 1024));
+});
+
 test("what a removed cgroup and one of v1 hold is unknown", () => {
   expect(held({})).toBeUndefined();
   expect(held({ current: "100\n" })).toBeUndefined();
-  expect(heldMemory({ memory: "/c" }, () => "100\n")).toBeUndefined();
+  expect(heldMemory({ memory: "/c" }, {}, () => "100\n")).toBeUndefined();
 });
 
 const folder = mkdtempSync(join(tmpdir(), "isulad-room-"));

@@ -8,10 +8,11 @@ import { messageOf } from "../../../src/base/errors.ts";
 import { silentLog } from "../../../src/base/log.ts";
 import type { NriBackend } from "../../../src/nri/apply_updates.ts";
 import { UpdateApplier } from "../../../src/nri/apply_updates.ts";
+import { EventMessage } from "../../../src/nri/plugin.ts";
 import { PluginSet } from "../../../src/nri/plugin_set.ts";
 import { readTextIfExists } from "../../../src/sys/file.ts";
 import { nri } from "../../../src/proto/nri.js";
-import { until } from "../../expect.ts";
+import { failure, until } from "../../expect.ts";
 import { RawPlugin } from "../../nri/raw_plugin.ts";
 
 const api = nri.pkg.api.v1alpha1;
@@ -141,4 +142,24 @@ test("UpdateContainers is answered while a plugin is synchronized, and right aft
   await plugin.register("10", "raw");
   expect([await after.promise, during]).toEqual([[], []]);
   expect(updated).toEqual(["during", "after"]);
+});
+
+test("a request fails that a plugin has not answered when the daemon ends", async () => {
+  const { config, set } = pluginSet(join(dir, "none"));
+  await using ended = set;
+  await set.start();
+  const asked = Promise.withResolvers<void>();
+  const StartContainer = () => {
+    asked.resolve();
+    return new Promise<Uint8Array>(() => {});
+  };
+  const Configure = () => api.ConfigureResponse.encode({ events: 0 }).finish();
+  using plugin = new RawPlugin(config.socketPath, { Configure, StartContainer });
+  await plugin.register("10", "raw");
+  await until("it is in service", () => set.plugins.length === 1);
+  const message = new EventMessage("StartContainer", {});
+  const delivered = failure(set.deliver(set.plugins[0]!, message));
+  await asked.promise;
+  await ended[Symbol.asyncDispose]();
+  expect(await delivered).toMatchObject({ code: "UNAVAILABLE" });
 });

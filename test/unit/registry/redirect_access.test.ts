@@ -154,6 +154,47 @@ describe("a host that the registry redirects to", () => {
     expect(tokens.requests).toHaveLength(4);
     expect(many.requests).toHaveLength(5);
   });
+
+  test("is forgotten once the pull has tokens of four later ones", async () => {
+    const many = await FakeRegistry.start({ host: "0.0.0.0" });
+    stack.use(many);
+    const { port } = new URL(many.url);
+    answerWith(many, "manifest");
+    protect(many, "Bearer t0k", bearer());
+    const at = secretive();
+    for (let last = 2; last < 9; last++) {
+      const location = `http://127.0.0.${last}:${port}/`;
+      registry.intercept = (_, response) => (response.writeHead(307, { location }).end(), true);
+      expect(await request(at)).toBe("manifest");
+    }
+    const origins = [5, 6, 7, 8].map((last) => `http://127.0.0.${last}:${port}`);
+    expect(Object.keys(at.authorizations)).toEqual(origins);
+  });
+
+  test.each(["Basic", "Bearer"])(
+    "gets nothing sent to a path of the registry that it chooses (%s)",
+    async (scheme) => {
+      const challenge = scheme === "Basic" ? "Basic" : bearer();
+      registry.intercept = ({ headers }, response, { pathname }) => {
+        const isChosen = pathname === "/chosen";
+        if (isChosen || headers.authorization === undefined) {
+          response.writeHead(401, { "www-authenticate": isChosen ? challenge : "Basic" }).end();
+        } else response.writeHead(307, { location: other.url }).end();
+        return true;
+      };
+      other.intercept = (_, response) => {
+        response.writeHead(307, { location: `${registry.url}/chosen` }).end();
+        return true;
+      };
+      expect((await failure(request(secretive()))).code).toBe("UNAUTHENTICATED");
+      expect(got(registry)).toEqual([
+        ["GET", undefined, "head3r"],
+        ["GET", basicHeader, "head3r"],
+        nothing,
+      ]);
+      expect(tokens.requests).toEqual([]);
+    },
+  );
 });
 
 describe("the registry's host name by TLS", () => {

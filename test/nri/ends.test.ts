@@ -83,14 +83,8 @@ test("a container that was never started is stopped before it is removed", async
   await daemon.client.RemoveContainer({ container_id });
   const life = ["CreateContainer", "PostCreateContainer", "StopContainer", "RemoveContainer"];
   expect(plugins.heardOf(id, "idle")).toEqual(life);
-  // The same for a container that cannot be started.
+  // The same for a container that the runtime cannot create: it does not come to StartContainer, as with containerd.
   await daemon.run(podId, pod, ["/nothing"], { metadata: { name: "broken" } }).catch(() => {});
   await daemon.removePod(podId);
-  expect(plugins.heardOf(id, "broken")).toEqual([
-    "CreateContainer",
-    "PostCreateContainer",
-    "StartContainer",
-    "StopContainer",
-    "RemoveContainer",
-  ]);
+  expect(plugins.heardOf(id, "broken")).toEqual(life);
 });

@@ -7,15 +7,13 @@ import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import {
   deviceNumbers,
-  lgetxattr,
-  llistxattr,
   lremovexattr,
   lsetxattr,
   mknod,
   setSelinuxLabel,
   setTimes,
 } from "../sys/path.ts";
-import { isKept } from "./layer_manifest.ts";
+import { keptAttributes } from "./kept_attributes.ts";
 import { nameOf, pathOf, timeFromNs } from "./tar_fields.ts";
 import { isOpaque, isRemoved, opaqueMark, type Path } from "./whiteouts.ts";
 import { removeTreeNow } from "../sys/remove_tree.ts";
@@ -100,13 +98,10 @@ class TreeCopy {
     fs.lchownSync(to, uid, gid);
     // chown clears the setuid bit, so chmod follows.
     if (!stat.isSymbolicLink()) fs.chmodSync(to, Number(stat.mode) & 0o7777);
-    const names = llistxattr(from).filter(isKept);
+    const attributes = new Map(keptAttributes(from));
     // Of the same folder in a layer below, or an ACL that the kernel has made of its folder's default.
-    for (const name of llistxattr(to).filter(isKept))
-      if (!names.includes(name)) lremovexattr(to, name);
-    for (const name of names) {
-      const value = lgetxattr(from, name);
-      if (value === undefined) continue;
+    for (const [name] of keptAttributes(to)) if (!attributes.has(name)) lremovexattr(to, name);
+    for (const [name, value] of attributes) {
       lsetxattr(to, name, name === "security.capability" ? this.#namespaced(value) : value);
     }
     if (label !== undefined) setSelinuxLabel(to, label);

@@ -2,8 +2,7 @@
 // the unpack helper: otherwise a layer with tmp/x and no entry for tmp would make /tmp 0755, and without its ACL the
 // mode of a folder would give its group what the ACL gives nobody.
 import * as fs from "node:fs";
-import { lgetxattr, llistxattr, lsetxattr } from "../sys/path.ts";
-import { isKept } from "./layer_manifest.ts";
+import { copyAttributes } from "./kept_attributes.ts";
 import { pathOf } from "./tar_fields.ts";
 import { isOpaque } from "./whiteouts.ts";
 
@@ -26,10 +25,7 @@ export function inheritAttributes({ folder, lower, paths }: InheritJob): void {
     const { uid, gid, mode, atime, mtime } = fs.lstatSync(source);
     fs.lchownSync(target, uid, gid);
     fs.chmodSync(target, mode & 0o7777);
-    for (const name of llistxattr(source).filter(isKept)) {
-      const value = lgetxattr(source, name);
-      if (value !== undefined) lsetxattr(target, name, value);
-    }
+    copyAttributes(source, target);
     fs.lutimesSync(target, atime, mtime);
   }
 }

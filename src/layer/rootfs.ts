@@ -10,9 +10,8 @@ import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { mount, MS_BIND, MS_RDONLY, MS_REMOUNT } from "../sys/mount.ts";
 import { mountPoints } from "../sys/mount_table.ts";
-import { lgetxattr, llistxattr, lsetxattr } from "../sys/path.ts";
 import { shifted, type CopyJob } from "./job_copy.ts";
-import { isKept } from "./layer_manifest.ts";
+import { copyAttributes } from "./kept_attributes.ts";
 import { mountOverlay, unmountAll, unmountView, type OverlayOption } from "./overlay.ts";
 import { isOpaque } from "./whiteouts.ts";
 import type { ContainerQuota } from "./container_quota.ts";
@@ -81,10 +80,7 @@ function setRootAttributes(top: string, dir: string, owner: RootfsOwner | undefi
   fs.chownSync(upper, shifted(uid, owner?.uid, owner), shifted(gid, owner?.gid, owner));
   fs.chmodSync(upper, mode & 0o7777);
   if (owner !== undefined) return; // an ACL has ids, too
-  for (const name of llistxattr(top).filter(isKept)) {
-    const value = lgetxattr(top, name);
-    if (value !== undefined) lsetxattr(upper, name, value);
-  }
+  copyAttributes(top, upper);
 }
 
 /** Bind-mounts the copy, so that code which looks for a mounted root finds one. */

@@ -189,9 +189,9 @@ export class Untar implements Unpacker {
     }
     if (path.split("/").length > this.#depthMax) throw bad(this.#tooDeep);
     this.#memory.addImplicitFolder(path);
-    if (existing?.kind === "whiteout") fs.unlinkSync(absolute(path));
-    fs.mkdirSync(absolute(path), 0o755);
     const isRemoved = existing?.kind === "whiteout";
+    if (isRemoved) fs.unlinkSync(absolute(path));
+    fs.mkdirSync(absolute(path), 0o755);
     const folder = { ...implicitFolder(), isOpaque: isRemoved };
     if (isRemoved) this.#removed.add(folder);
     this.entries.set(path, folder);

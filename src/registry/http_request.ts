@@ -57,6 +57,7 @@ export type HttpResponse = {
 };
 
 const redirectsMax = 10;
+const commonHeaders = { "user-agent": "isulad-ts", "accept-encoding": "identity" };
 
 /**
  * Returns the response, whatever its status.
@@ -72,10 +73,9 @@ export async function httpRequest(request: HttpRequest): Promise<HttpResponse> {
     const from = url.host === first.host ? "" : ` (redirected from ${hostOf(first)})`;
     const host = hostOf(url) + from;
     const watchdog = new Watchdog(request, host);
-    const names = { "user-agent": "isulad-ts", "accept-encoding": "identity" };
     const init: RequestInit = {
       method: request.method ?? "GET",
-      headers: { ...names, ...headers, ...request.headers },
+      headers: { ...commonHeaders, ...headers, ...request.headers },
       body: request.body,
       redirect: "manual",
       signal: watchdog.signal,

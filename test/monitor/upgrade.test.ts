@@ -5,29 +5,16 @@ import { copyFileSync, readdirSync, readFileSync, readlinkSync, writeFileSync } 
 import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
-import { createLog } from "../../src/base/log.ts";
-import { MonitorClient } from "../../src/monitor_client/client.ts";
 import { runtime } from "../../src/proto/messages.js";
 import { pace, until } from "../expect.ts";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
+import { upgradeTo } from "./upgrade_to.ts";
 
 const { ContainerState } = runtime.v1;
 let daemon: Daemon;
 beforeAll(async () => (daemon = await startDaemon({ network: false })));
 afterAll(() => daemon[Symbol.asyncDispose]());
-
-/** A client of another build: it asks the monitor to become the program at `program`. */
-async function upgradeTo(program: string[]): Promise<void> {
-  await using client = new MonitorClient({
-    state: join(daemon.dir, "state"),
-    program,
-    log: createLog({ level: "error", format: "text" }),
-    onExit: () => {},
-    onHello: () => {},
-  });
-  await client.connect();
-}
 
 function upgrades(): number {
   return daemon.log.split("upgrading the monitor").length - 1;
@@ -63,7 +50,7 @@ describe("an upgrade of the monitor", () => {
     const reader = await daemon.run(podId, pod, ["cat"], { stdin: true });
     const [pid] = daemon.monitors();
     const fds = fdsOf(pid!);
-    await upgradeTo([other]);
+    await upgradeTo(daemon, [other]);
     // The daemon meets a strange build and makes it its own again.
     const end = Date.now() + 20_000 * pace;
     while (upgrades() === 0 || exeOf(pid!) !== executable) {
@@ -97,7 +84,7 @@ describe("an upgrade of the monitor", () => {
     const other = join(daemon.dir, "next-build");
     copyFileSync(executable, other);
     const [pid] = daemon.monitors();
-    await upgradeTo([other]);
+    await upgradeTo(daemon, [other]);
     expect(exeOf(pid!)).toBe(other);
     await daemon.start(); // which makes it its own build again
     expect(exeOf(pid!)).toBe(executable);
@@ -110,7 +97,7 @@ describe("an upgrade of the monitor", () => {
     const [pid] = daemon.monitors();
     const broken = join(daemon.dir, "broken-build");
     writeFileSync(broken, "#!/bin/sh\necho 'no such state' >&2\nexit 3\n", { mode: 0o755 });
-    await upgradeTo([broken]);
+    await upgradeTo(daemon, [broken]);
     await serves(pid!);
     expect(exeOf(pid!)).toBe(executable);
     await sleep(200);
@@ -131,7 +118,7 @@ describe("an upgrade of the monitor", () => {
     const other = join(daemon.dir, "third-build");
     copyFileSync(executable, other);
     const [pid] = daemon.monitors();
-    await upgradeTo([other]);
+    await upgradeTo(daemon, [other]);
     expect(exeOf(pid!)).toBe(other); // it gives up after ten seconds of waiting for a call
     await daemon.start();
     expect((await daemon.status(id)).state).toBe(ContainerState.CONTAINER_RUNNING);
@@ -148,7 +135,7 @@ describe("an upgrade of the monitor", () => {
     const other = join(daemon.dir, "fourth-build");
     copyFileSync(executable, other);
     const [pid] = daemon.monitors();
-    const upgraded = upgradeTo([other]);
+    const upgraded = upgradeTo(daemon, [other]);
     await sleep(3000); // by now calls wait
     const call = new AbortController();
     const asked = { container_id: id, cmd: ["sleep", "51600"] };

@@ -1,7 +1,7 @@
 // Tests what plugins find at StartContainer, which comes between the OCI runtime's create and start, and that a start
 // which ends there leaves nothing.
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { existsSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { copyFileSync, existsSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -11,8 +11,9 @@ import { runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { isZombie, startTime } from "../../src/sys/process.ts";
 import { failure, until } from "../expect.ts";
-import { type Daemon, startDaemon } from "../harness.ts";
+import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { isV2 } from "../host.ts";
+import { upgradeTo } from "../monitor/upgrade_to.ts";
 import { builtRuncShims, runcHandler } from "../shim_programs.ts";
 import { Plugins } from "./plugins.ts";
 import { RawPlugin } from "./raw_plugin.ts";
@@ -204,6 +205,32 @@ test("a Stop meanwhile returns when the start has ended, and nothing runs", asyn
   expect(await stateOf(id)).toBe(ContainerState.CONTAINER_EXITED);
   await nothingIsLeft(await found);
   await daemon.client.RemoveContainer({ container_id: id });
+});
+
+test("an upgrade of the monitor waits for the start", async () => {
+  const other = join(daemon.dir, "other-build");
+  copyFileSync(executable, other);
+  const verdict = Promise.withResolvers<Uint8Array>();
+  const { id, started, found } = await begin(() => verdict.promise);
+  await found;
+  const [monitor] = daemon.monitors();
+  const exe = () => readlinkSync(`/proc/${monitor}/exe`);
+  const upgrades = () => daemon.log.split("upgrading the monitor").length;
+  const before = upgrades();
+  const upgraded = upgradeTo(daemon, [other]);
+  await sleep(1_000);
+  expect(exe()).toBe(executable);
+  verdict.resolve(accepted);
+  await started;
+  await upgraded;
+  await until(
+    "the daemon has made the monitor its own again",
+    () => upgrades() > before && exe() === executable,
+  );
+  await daemon.logged(id, "runs");
+  expect(await stateOf(id)).toBe(ContainerState.CONTAINER_RUNNING);
+  await daemon.client.RemoveContainer({ container_id: id });
+  await nothingIsLeft(await found);
 });
 
 test("a monitor that is killed meanwhile leaves nothing", async () => {

@@ -1,4 +1,4 @@
-// Replaces a daemon's monitor in place, as a daemon of another build does.
+// Changes a daemon's monitor to another build in place, as a daemon of another build does.
 import { join } from "node:path";
 import { createLog } from "../../src/base/log.ts";
 import { MonitorClient } from "../../src/monitor_client/client.ts";

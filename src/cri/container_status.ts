@@ -4,10 +4,11 @@ import { jsonText } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import type { Container, ContainerPhase } from "../state/container.ts";
-import { messageJson } from "../state/message_json.ts";
+import { goJson } from "../state/message_json.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { specFile, specIfReadable } from "./bundle.ts";
 import type { Context } from "./context.ts";
+import { runtimeType } from "./handler_info.ts";
 import { selectContainers } from "./list_filters.ts";
 import { listCalls, recordItems } from "./encoded_lists.ts";
 
@@ -128,6 +129,7 @@ async function infoOf(context: Context, container: Container): Promise<string> {
     pid: phase.phase === "running" ? phase.pid : 0,
     phase,
     runtimeHandler,
+    runtimeType: runtimeType(context, container),
     stopSignal,
     selinux: selinux ?? null,
     config: configInfo(container.config),
@@ -137,7 +139,7 @@ async function infoOf(context: Context, container: Container): Promise<string> {
 
 /** Environment values are text here, as in containerd's info, not base64. */
 function configInfo(config: cri.ContainerConfig): object {
-  const json = messageJson(runtime.v1.ContainerConfig, config, "names");
+  const json = goJson(runtime.v1.ContainerConfig, config);
   const text = new TextDecoder("utf-8", { ignoreBOM: true });
   const envs = config.envs?.map(({ key, value }) => ({
     key,

@@ -1,7 +1,8 @@
 // Describes runtime handlers for Status and `isulad-ts info`: their kind, and what their pods cannot have.
+import { basename } from "node:path";
 import { jsonText } from "../base/json.ts";
 import { guestTraits } from "../shim/guests.ts";
-import { isByShim, isInGuest } from "../state/sandbox.ts";
+import { isByShim, isInGuest, type Sandbox } from "../state/sandbox.ts";
 import type { Context, Handler } from "./context.ts";
 import { supportsUserNamespaces } from "./runtime_handlers.ts";
 
@@ -28,6 +29,18 @@ export function handlersInfo(context: Described): string {
       }),
     ),
   );
+}
+
+/**
+ * Returns the name of what runs the containers: a shim's type or an OCI runtime's executable. By it kata-monitor tells
+ * which pods are Kata's. "" for a handler that daemon.json no longer has.
+ */
+export function runtimeType(
+  { handlers }: Pick<Context, "handlers">,
+  { runtimeHandler }: Pick<Sandbox, "runtimeHandler">,
+): string {
+  const command = handlers.get(runtimeHandler)?.command;
+  return command === undefined ? "" : (command.shim?.type ?? basename(command.path));
 }
 
 /** Lists what pods of the handler are refused. */

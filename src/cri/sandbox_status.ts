@@ -3,9 +3,10 @@ import { toLong } from "../base/int64.ts";
 import { jsonText } from "../base/json.ts";
 import { usableAttachments } from "../node/cni.ts";
 import { unservedRequests } from "../node/cni_args.ts";
+import { containerdResult } from "../node/containerd_result.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
-import { messageJson } from "../state/message_json.ts";
+import { goJson } from "../state/message_json.ts";
 import { podSpec, type OciSpec } from "../spec/oci.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { podSpecFile, specIfReadable } from "./bundle.ts";
@@ -13,6 +14,7 @@ import { hasCgroup } from "./cgroups.ts";
 import { containerStatusMessage } from "./container_status.ts";
 import type { Context } from "./context.ts";
 import { listCalls, recordItems } from "./encoded_lists.ts";
+import { runtimeType } from "./handler_info.ts";
 import { selectSandboxes } from "./list_filters.ts";
 import { containersOf, verifySandbox } from "./sandbox_lookup.ts";
 import { sandboxInfo } from "./spec_inputs.ts";
@@ -56,17 +58,20 @@ function info(context: Context, sandbox: Sandbox, written: OciSpec | undefined):
   const current = hasCgroup(context, sandbox)
     ? context.cgroup.podCgroup(cgroup.parent, sandbox.id)
     : undefined;
+  const attachments = usableAttachments(cni ?? []);
   return {
     networkMode: sandbox.networkMode,
     networkSettings,
-    networkWarnings: unservedRequests(usableAttachments(cni ?? [])),
+    networkWarnings: unservedRequests(attachments),
     namespaces,
     cgroup: { ...cgroup, paths: current?.paths ?? {} },
     phase,
     pid: sandbox.pause?.pid ?? 0,
     selinux: sandbox.selinux ?? null,
-    cniResult: (cni?.[0] as { result?: unknown } | undefined)?.result ?? null,
-    config: messageJson(runtime.v1.PodSandboxConfig, sandbox.config, "names"),
+    cniResult: containerdResult(attachments),
+    runtimeHandler: sandbox.runtimeHandler,
+    runtimeType: runtimeType(context, sandbox),
+    config: goJson(runtime.v1.PodSandboxConfig, sandbox.config),
     runtimeSpec: written ?? podSpec(sandboxInfo(context, sandbox), current?.ociParent),
   };
 }

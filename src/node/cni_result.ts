@@ -69,7 +69,7 @@ function isLegacy(version: string): boolean {
 }
 
 /** Converts a result to the fields of CNI 1.0.0 and later. */
-function toModern(result: CniResult): CniResult {
+export function toModern(result: CniResult): CniResult {
   const { ip4, ip6, ...rest } = result;
   if (!isLegacy(result.cniVersion)) {
     const ips = result.ips?.map((ip) => {
@@ -125,7 +125,7 @@ export function podMac({ interfaces }: CniResult, ifName: string): string {
   return interfaces?.find(({ name, sandbox }) => name === ifName && sandbox)?.mac ?? "";
 }
 
-function addressOf(cidr: string): string {
+export function addressOf(cidr: string): string {
   return cidr.replace(/\/\d+$/, "");
 }
 

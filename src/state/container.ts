@@ -209,7 +209,7 @@ export function containerRecords(folder: string, changes: string): StoreOptions<
     changes,
     version: 1,
     toJson: (container) => {
-      const config = messageJson(runtime.v1.ContainerConfig, container.config, "numbers");
+      const config = messageJson(runtime.v1.ContainerConfig, container.config);
       return { ...container, config };
     },
     fromJson: (json) => v.parse(ContainerSchema, json),

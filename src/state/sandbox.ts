@@ -204,7 +204,7 @@ export function sandboxRecords(folder: string, changes: string): StoreOptions<Sa
     changes,
     version: 1,
     toJson: (sandbox) => {
-      const config = messageJson(runtime.v1.PodSandboxConfig, sandbox.config, "numbers");
+      const config = messageJson(runtime.v1.PodSandboxConfig, sandbox.config);
       return { ...sandbox, config };
     },
     fromJson: (json) => v.parse(SandboxSchema, json),

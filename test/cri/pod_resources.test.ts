@@ -126,11 +126,11 @@ test("of a kubelet's cgroup: recorded, not applied", async () => {
     const info = JSON.parse(status.info["info"]!) as { config: PodSandboxConfig };
     return info.config.linux?.resources;
   };
-  const none = { memory_limit_in_bytes: "-1", cpu_quota: "-1" };
+  const none = { memory_limit_in_bytes: -1, cpu_quota: -1 };
   expect(await recorded(-125_829_121, -25_001)).toMatchObject(none);
-  expect(await recorded(-1, 500)).toMatchObject({ ...none, cpu_quota: "500" });
+  expect(await recorded(-1, 500)).toMatchObject({ ...none, cpu_quota: 500 });
   await daemon.restart();
-  expect(await recorded(-1, 500)).toMatchObject({ ...none, cpu_quota: "500" });
+  expect(await recorded(-1, 500)).toMatchObject({ ...none, cpu_quota: 500 });
   await daemon.client.StopPodSandbox({ pod_sandbox_id });
   const stopped = daemon.client.UpdatePodSandboxResources({ pod_sandbox_id, resources });
   expect((await failure(stopped)).code).toBe("FAILED_PRECONDITION");

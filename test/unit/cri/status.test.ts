@@ -68,6 +68,7 @@ test("a container's info has environment values as text", async () => {
   const container = containerRecord({ config: { command: ["a"], envs: [...envs, latin] } });
   const context = {
     containers: { ...recordStore([container]), folderOf: () => "/nonexistent" },
+    handlers: new Map(),
   } as unknown as Context;
   const { info } = await containerStatus(context, { container_id: "c1", verbose: true });
   const { config } = JSON.parse(info!["info"]!) as { config: object };

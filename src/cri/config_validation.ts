@@ -30,6 +30,8 @@ const argsBytesMax = 6 << 20;
 export const argsMax = 100_000;
 const mountsMax = 4_096;
 export const listMax = 1_024;
+/** A kubelet of 1.34 or later masks a path of each CPU; Linux has at most 8,192. */
+const maskedPathsMax = 16_384;
 /** Linux UID_GID_MAP_MAX_EXTENTS. */
 const idMappingsMax = 340;
 /** Linux NGROUPS_MAX. */
@@ -83,7 +85,12 @@ const namespaces = message<cri.NamespaceOption>({
   }),
 });
 
-const cpuset = text(4_096, /^\d+(-\d+)?(,\d+(-\d+)?)*$/, 'must be a list such as "0-3,8"');
+/** The kernel takes 6 bytes for each CPU and 100 more. */
+const cpuset = text(
+  6 * 8_192 + 100,
+  /^\d+(-\d+)?(,\d+(-\d+)?)*$/,
+  'must be a list such as "0-3,8"',
+);
 /** The kernel's bounds, such as cpu.cfs_period_us (10^3 to 10^6) and cpu.shares; -1: no limit. */
 const resourceBounds = {
   cpu_period: range(1_000n, 1_000_000n),
@@ -216,7 +223,7 @@ const containerSecurity = message<cri.LinuxContainerSecurityContext>({
   run_as_username: text(256, /^[^\s\p{Cc}:/]*$/u, "must be a user's name"),
   supplemental_groups: groups,
   supplemental_groups_policy: oneOf(SupplementalGroupsPolicy),
-  masked_paths: list(listMax, absolutePath),
+  masked_paths: list(maskedPathsMax, absolutePath),
   readonly_paths: list(listMax, absolutePath),
   seccomp: profile,
   apparmor: profile,

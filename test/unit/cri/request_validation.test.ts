@@ -238,6 +238,16 @@ test("unset and empty fields pass; a whole kubelet-like request passes", () => {
   });
 });
 
+test("a request for a node with 8,192 CPUs passes", () => {
+  const cpus = Array.from({ length: 8_192 }, (_, cpu) => cpu);
+  const folder = "/sys/devices/system/cpu";
+  const masked_paths = cpus.map((cpu) => `${folder}/cpu${cpu}/thermal_throttle`);
+  create({ linux: { security_context: { masked_paths } } });
+  const cpuset_cpus = cpus.filter((cpu) => cpu % 2 === 0).join(",");
+  create({ linux: { resources: { cpuset_cpus } } });
+  update({ cpuset_cpus });
+});
+
 test("an error never shows a secret, and cuts a long value", () => {
   const auth = { password: `secret\0` };
   const secret = codeAndMessage(() => validateRequest("Pull", { image: "a", auth }));

@@ -6,7 +6,7 @@ import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { quoted } from "../base/text.ts";
 import { failureOutput, run } from "../sys/run.ts";
-import { resolveInRoot } from "./path_in_root.ts";
+import { mountPointInRoot, resolveInRoot } from "./path_in_root.ts";
 
 const volumesMax = 256;
 /** The runtime's own mounts, and the root. */
@@ -37,15 +37,18 @@ export async function makeVolumes(
     throw broken(`${paths.size} volumes exceed the limit of ${volumesMax}`);
   }
   for (const destination of options.destinations) paths.delete(normal(destination));
+  const mounted = paths.size === 0 ? new Set() : await mountPoints(options);
   const made: { path: string; source: string }[] = [];
   /** Images for systemd have /sys/fs/cgroup as a volume. */
   const leftOut: string[] = [];
   for (const path of paths) {
     if (path.includes("\0")) throw broken(`volume ${quoted(path)} has a NUL byte`);
-    if (reserved.test(path)) {
+    const point = await mountPointInRoot(options.rootfs, path);
+    if (reserved.test(path) || reserved.test(point ?? "")) {
       leftOut.push(path);
       continue;
     }
+    if (mounted.has(point)) continue; // it would cover the mount
     const source = join(options.folder, "volumes", String(made.length));
     await makeVolume(options, path, source);
     made.push({ path, source });
@@ -55,6 +58,11 @@ export async function makeVolumes(
     options.log.info(message, { container: options.container, volumes: leftOut.join(" ") });
   }
   return made;
+}
+
+/** The image may have links to where the container's mounts are: /var/run is often one to /run. */
+async function mountPoints({ rootfs, destinations }: VolumeOptions): Promise<Set<unknown>> {
+  return new Set(await Promise.all(destinations.map((path) => mountPointInRoot(rootfs, path))));
 }
 
 async function makeVolume(options: VolumeOptions, path: string, source: string): Promise<void> {

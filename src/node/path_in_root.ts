@@ -22,8 +22,26 @@ export async function readInRoot(root: string, path: string, maxBytes: number): 
 
 /** Returns the host path of a file in root, or undefined. The tree must not change during the call. */
 export async function resolveInRoot(root: string, path: string): Promise<string | undefined> {
+  const found = await walk(root, path);
+  return found === undefined || found.isMissing ? undefined : join(root, found.at);
+}
+
+/**
+ * Returns where a runtime mounts what is to be mounted at this path: links are followed, also those that lead to
+ * nothing. undefined: there are too many of them.
+ */
+export async function mountPointInRoot(root: string, path: string): Promise<string | undefined> {
+  return (await walk(root, path))?.at;
+}
+
+/** Follows all links; at: the path inside root. undefined: there are too many of them. */
+async function walk(
+  root: string,
+  path: string,
+): Promise<{ at: string; isMissing: boolean } | undefined> {
   let todo = path.split("/");
   let at = "/";
+  let isMissing = false;
   for (let links = 0; todo.length > 0;) {
     const name = todo.shift()!;
     const next = posix.join(at, name); // ".." stops at "/"
@@ -37,11 +55,12 @@ export async function resolveInRoot(root: string, path: string): Promise<string 
         at = next;
       }
     } catch (error) {
-      if (["ENOENT", "ENOTDIR"].includes(errnoOf(error) ?? "")) return undefined;
-      throw error;
+      if (!["ENOENT", "ENOTDIR"].includes(errnoOf(error) ?? "")) throw error;
+      isMissing = true;
+      at = next;
     }
   }
-  return join(root, at);
+  return { at, isMissing };
 }
 
 /**

@@ -1,6 +1,6 @@
 // Tests the volumes of an image: copied content, paths without a volume, refused paths, and the limit of their number.
 import { afterAll, expect, test } from "bun:test";
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { makeVolumes } from "../../../src/node/image_volumes.ts";
@@ -12,6 +12,9 @@ afterAll(() => rmSync(scratch, { recursive: true }));
 const rootfs = join(scratch, "rootfs");
 mkdirSync(join(rootfs, "data"), { recursive: true });
 writeFileSync(join(rootfs, "data/file"), "content");
+mkdirSync(join(rootfs, "var"));
+symlinkSync("../run", join(rootfs, "var/run")); // which is missing
+symlinkSync("/../proc", join(rootfs, "kernel"));
 
 let count = 0;
 const { log, lines } = capturedLog("info");
@@ -28,13 +31,27 @@ test("makeVolumes() copies the image's content, once for each path that no mount
   expect(readFileSync(join(volumes[0]!.source, "file"), "utf8")).toBe("content");
 });
 
+test("makeVolumes() makes none where a link of the image leads to a mount", async () => {
+  const volumes = await make(["/var/run", "/var/run/a", "/run/b", "/data"], ["/run", "/var/run/b"]);
+  expect(volumes.map(({ path }) => path)).toEqual(["/var/run/a", "/data"]);
+});
+
 test("makeVolumes() leaves out, and logs, volumes at paths of the runtime's own mounts", async () => {
-  const paths = ["/proc", "/proc/sys/", "/sys/fs/cgroup", "a/../sys", "/dev", "/", "/../.."];
+  const paths = [
+    "/proc",
+    "/proc/sys/",
+    "/sys/fs/cgroup",
+    "a/../sys",
+    "/dev",
+    "/",
+    "/../..",
+    "/kernel/x",
+  ];
   lines.length = 0;
   const volumes = await make([...paths, "/data", "/dev/own", "/system"]);
   expect(volumes.map(({ path }) => path)).toEqual(["/data", "/dev/own", "/system"]);
   expect(lines).toHaveLength(1);
-  expect(lines[0]).toContain("/proc /proc/sys /sys/fs/cgroup /sys /dev /");
+  expect(lines[0]).toContain("/proc /proc/sys /sys/fs/cgroup /sys /dev / /kernel/x");
 });
 
 test.each([

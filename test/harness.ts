@@ -21,7 +21,7 @@ import { runtime } from "../src/proto/messages.js";
 import type { ContainerConfig, ContainerStatus, PodSandboxConfig } from "../src/proto/types.ts";
 import { type Client, connect } from "../src/cli/client.ts";
 import { type DaemonOptions, refuseShortLimits } from "./daemon_options.ts";
-import { isGuest, pace, until } from "./expect.ts";
+import { isGuest, until } from "./expect.ts";
 import { end, freeSubnet, mountTmpfs, processesOf, tellLastWords, unmountUnder } from "./host.ts";
 import { busyboxImage, ociArchive, type TestImage } from "./image_maker.ts";
 import { leaksSince, removeCgroups, type Scope, type Snapshot, takeSnapshot } from "./leaks.ts";
@@ -191,7 +191,7 @@ export class Daemon implements AsyncDisposable {
     const start = performance.now();
     const gone = new Promise((resolve) => child.once("exit", resolve));
     child.kill(signal);
-    const late = setTimeout(() => child.kill("SIGKILL"), 10_000);
+    const late = setTimeout(() => child.kill("SIGKILL"), 30_000); // twice its own deadline
     await gone;
     clearTimeout(late);
     return performance.now() - start;
@@ -304,7 +304,7 @@ export class Daemon implements AsyncDisposable {
     return pid;
   }
 
-  async exited(containerId: string, withinMs = 20_000 * pace): Promise<Exit> {
+  async exited(containerId: string, withinMs = isGuest ? 100_000 : 60_000): Promise<Exit> {
     const end = Date.now() + withinMs;
     for (;;) {
       const status = await this.status(containerId);
@@ -317,7 +317,7 @@ export class Daemon implements AsyncDisposable {
   }
 
   /** Runs ExecSync; returns the exit code and both streams as text. */
-  async exec(containerId: string, command: string | string[], timeoutS = 20) {
+  async exec(containerId: string, command: string | string[], timeoutS = 60) {
     const cmd = typeof command === "string" ? ["sh", "-c", command] : command;
     const timeout = toLong(timeoutS);
     const response = await this.client.ExecSync({ container_id: containerId, cmd, timeout });

@@ -5,7 +5,6 @@ import { existsSync, lstatSync, readdirSync, readFileSync, readlinkSync } from "
 import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
-import { isGuest } from "./expect.ts";
 
 /** The daemon whose leaks are searched for. */
 export type Scope = {
@@ -80,9 +79,11 @@ export function takeSnapshot(scope: Scope): Snapshot {
 
 /** Returns a line for each object that exists now and did not before. */
 export function leaksBetween(before: Snapshot, after: Snapshot): string[] {
-  const found = kinds.flatMap((kind) =>
-    [...after.things[kind].difference(before.things[kind])].map((thing) => `${kind}: ${thing}`),
-  );
+  const found = kinds.flatMap((kind) => {
+    const known = new Set([...before.things[kind]].map(withoutName));
+    const more = [...after.things[kind]].filter((thing) => !known.has(withoutName(thing)));
+    return more.map((thing) => `${kind}: ${thing}`);
+  });
   for (const [key, count] of after.descriptors) {
     const grown = count - (before.descriptors.get(key) ?? 0);
     const kind = (["socket", "anon_inode", "cgroup file"] as const).find((one) =>
@@ -94,8 +95,8 @@ export function leaksBetween(before: Snapshot, after: Snapshot): string[] {
   return found;
 }
 
-/** Longer in an emulated guest, where background work is slow. */
-const goneMs = isGuest ? 30_000 : 10_000;
+/** Background work is slow on a loaded machine. */
+const goneMs = 30_000;
 
 /** Returns the leaks that still exist after `withinMs`. */
 export async function leaksSince(
@@ -109,14 +110,19 @@ export async function leaksSince(
     await sleep(100);
     // Namespace files have no owner: a new one may be another daemon's.
     const now = leaksBetween(before, takeSnapshot(scope));
-    const seen = new Set(stays.map(withoutCount));
-    stays = now.filter((leak) => seen.has(withoutCount(leak)));
+    const seen = new Set(stays.map(identityOf));
+    stays = now.filter((leak) => seen.has(identityOf(leak)));
   }
   return stays;
 }
 
-function withoutCount(leak: string): string {
-  return leak.replace(/: \d+ more$/, "");
+function identityOf(leak: string): string {
+  return withoutName(leak.replace(/: \d+ more$/, ""));
+}
+
+/** A process has another name once it runs another program, as a runtime's init does just after the start. */
+function withoutName(thing: string): string {
+  return thing.replace(/(\d+) .*?((?:, a zombie)? \(started \d+\))$/, "$1$2");
 }
 
 function entries(folder: string): string[] {

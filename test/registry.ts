@@ -26,7 +26,7 @@ export type RegistrySettings = {
   tls?: object;
 };
 
-/** @throws Error when it does not listen within ten seconds. */
+/** @throws Error when it does not listen within a minute. */
 export async function startRegistry(settings: RegistrySettings = {}): Promise<Registry> {
   const dir = mkdtempSync(join(tmpdir(), "isulad-registry-"));
   const { address = "127.0.0.1" } = settings;
@@ -47,7 +47,7 @@ export async function startRegistry(settings: RegistrySettings = {}): Promise<Re
     rmSync(dir, { recursive: true, force: true });
   };
   for (let tries = 0; !(await listens(address, port)); tries++) {
-    if (tries > 200 || child.exitCode !== null) {
+    if (tries > 1200 || child.exitCode !== null) {
       await dispose();
       throw new Error("docker-registry does not answer");
     }
@@ -73,10 +73,17 @@ function listens(host: string, port: number): Promise<boolean> {
   });
 }
 
+/** Returns a port below those that the kernel chooses: nobody is given it before the caller takes it. */
 export async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const address = server.address() as { port: number };
-  await new Promise((resolve) => server.close(resolve));
-  return address.port;
+  for (;;) {
+    const port = 10_000 + Math.floor(Math.random() * 20_000);
+    const server = createServer();
+    const isFree = await new Promise<boolean>((resolve) => {
+      server.once("error", () => resolve(false));
+      server.listen(port, "127.0.0.1", () => resolve(true));
+    });
+    if (!isFree) continue;
+    await new Promise((resolve) => server.close(resolve));
+    return port;
+  }
 }

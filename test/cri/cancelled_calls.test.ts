@@ -21,7 +21,7 @@ afterAll(async () => {
 function call(channel: grpc.Client, path: string, request = Buffer.alloc(0)) {
   const same = (bytes: Buffer) => bytes;
   const { promise, resolve } = Promise.withResolvers<grpc.ServiceError | null>();
-  const options = { deadline: Date.now() + 60_000 };
+  const options = { deadline: Date.now() + 300_000 };
   const done = (error: grpc.ServiceError | null) => resolve(error);
   const sent = channel.makeUnaryRequest(path, same, same, request, options, done);
   return { ended: promise, cancel: () => sent.cancel() };

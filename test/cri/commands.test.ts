@@ -2,11 +2,11 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawn, spawnSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { connect } from "node:net";
 import { join } from "node:path";
 import process from "node:process";
-import { until } from "../expect.ts";
+import { testMs, until } from "../expect.ts";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { busyboxImage, makeImage, makeLayer, ociArchive } from "../image_maker.ts";
 import { type Registry, startRegistry } from "../registry.ts";
@@ -89,7 +89,7 @@ test("run takes variables, volumes, a working directory and the host's network",
 
 /** Returns what a server sends; "" without one. The client ends last: before that, nc would end without a word. */
 async function received(host: string, port: number): Promise<string> {
-  const socket = connect(port, host).setTimeout(5_000, () => socket.destroy());
+  const socket = connect(port, host).setTimeout(20_000, () => socket.destroy());
   const chunks: Buffer[] = [];
   try {
     for await (const chunk of socket) chunks.push(chunk as Buffer);
@@ -104,6 +104,7 @@ test("run publishes a port of the pod", async () => {
   const server = ["sh", "-c", "echo hello | nc -l -p 80; echo served"];
   const { seen, code } = background("run", "-p", `${port}:80`, "busybox", ...server);
   const address = `${daemon.subnet}.1`; // The bridge: not loopback, which needs route_localnet.
+  await until("the pod's bridge is there", () => existsSync(`/sys/class/net/${daemon.bridge}`));
   await until("the server answers", async () => (await received(address, port)) === "hello\n");
   expect(await code).toBe(0);
   expect(seen.stdout).toBe("served\n");
@@ -142,27 +143,27 @@ test("run forwards SIGTERM and exits with the container's code; a second SIGTERM
   expect(await polite.code).toBe(143);
   expect(polite.seen.stdout).toBe("up\nbye\n");
 
-  const deaf = background(
-    "run",
-    "busybox",
-    "sh",
-    "-c",
-    "trap '' TERM; echo up; while :; do sleep 1; done",
-  );
-  await until("it is up", () => deaf.seen.stdout === "up\n");
-  const startMs = Date.now();
-  deaf.child.kill("SIGINT");
-  await until("a second signal is asked for", () => deaf.seen.stderr.includes("interrupt again"));
-  deaf.child.kill("SIGINT");
-  expect(await deaf.code).toBe(130);
-  expect(Date.now() - startMs).toBeLessThan(9000);
+  // After 10 s the first signal alone would end it; on a loaded machine one quick end of several will do.
+  let tookMs = Infinity;
+  for (let tries = 0; tries < 3 && tookMs >= 9_000; tries++) {
+    const script = "trap '' TERM; echo up; while :; do sleep 1; done";
+    const deaf = background("run", "busybox", "sh", "-c", script);
+    await until("it is up", () => deaf.seen.stdout === "up\n");
+    const startMs = Date.now();
+    deaf.child.kill("SIGINT");
+    await until("a second signal is asked for", () => deaf.seen.stderr.includes("interrupt again"));
+    deaf.child.kill("SIGINT");
+    expect(await deaf.code).toBe(130);
+    tookMs = Date.now() - startMs;
+  }
+  expect(tookMs).toBeLessThan(9_000);
   expect(await daemon.leaksSince(before)).toEqual([]);
 });
 
 test("run continues across a restart of the daemon", async () => {
   const script = "echo one; sleep 3; echo two; exit 5";
   const { seen, code } = background("run", "busybox", "sh", "-c", script);
-  await until("its first line is there", () => seen.stdout === "one\n");
+  await until("its first line is there", () => seen.stdout.startsWith("one\n"));
   await daemon.restart();
   expect(await code).toBe(5);
   expect(seen.stdout).toBe("one\ntwo\n");
@@ -252,21 +253,25 @@ test("logs follows a container to its end; exec, stop and rm work", async () => 
   expect(isuladTs("pods", "-q").stdout).toBe("");
 });
 
-test("a command that exits before its start returns is no failure", async () => {
-  const pod = daemon.hostPodConfig();
-  const podId = await daemon.runPod(pod);
-  const codes: number[] = [];
-  const runs = async () => {
-    for (let i = 0; i < 10; i++) {
-      codes.push((await daemon.exited(await daemon.run(podId, pod, ["true"]))).exitCode);
-    }
-  };
-  await Promise.all([runs(), runs(), runs()]);
-  expect(codes).toEqual(Array.from({ length: 30 }, () => 0));
-  await daemon.removePod(podId);
-}, 180_000);
+test(
+  "a command that exits before its start returns is no failure",
+  async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const codes: number[] = [];
+    const runs = async () => {
+      for (let i = 0; i < 10; i++) {
+        codes.push((await daemon.exited(await daemon.run(podId, pod, ["true"]))).exitCode);
+      }
+    };
+    await Promise.all([runs(), runs(), runs()]);
+    expect(codes).toEqual(Array.from({ length: 30 }, () => 0));
+    await daemon.removePod(podId);
+  },
+  testMs(180_000),
+);
 
-test("runp, create, start and update take crictl's files; ps and inspect choose by label", () => {
+test("runp, create, start and update take crictl's files; ps and inspect choose by label", async () => {
   const podFile = join(tmp, "pod.yaml");
   const metadata = "metadata: {name: steps, namespace: test, uid: u1}";
   const pod = `${metadata}\nlog_directory: ${tmp}\nlinux: {security_context: {namespace_options: {network: NODE}}}\n`;
@@ -293,9 +298,9 @@ test("runp, create, start and update take crictl's files; ps and inspect choose 
   expect(isuladTs("inspect", "--label", "step=1", ...template).stdout).toBe("64000000\n");
   expect(isuladTs("ps", "-q", "--namespace", "test", "--image", "busybox").stdout).toBe(`${id}\n`);
   expect(isuladTs("logs", "--stream", "stderr", "test/steps/app").stdout).toBe("");
-  expect(isuladTs("logs", "--limit-bytes", "2", "--since", "1m", "test/steps/app").stdout).toBe(
-    "ou",
-  );
+  await daemon.logged(id, "out");
+  const part = ["--stream", "stdout", "--limit-bytes", "2", "--since", "1h"];
+  expect(isuladTs("logs", ...part, "test/steps/app").stdout).toBe("ou");
   expect(isuladTs("logs", "--previous", "test/steps/app").stderr).toContain(
     "has no earlier attempt",
   );
@@ -306,7 +311,7 @@ test("runp, create, start and update take crictl's files; ps and inspect choose 
   expect(isuladTs("rmp", "-f", "test/steps").code).toBe(0);
 });
 
-test("run -d leaves a pod, which top, kill and wait reach by its name", () => {
+test("run -d leaves a pod, which top, kill and wait reach by its name", async () => {
   const limits = ["--memory", "64m", "--cpus", "0.5", "--user", "1000:2000"];
   const names = ["--name", "left", "--label", "a=b", "--annotation", "c=d"];
   const words = ["run", "-d", ...limits, ...names, "--entrypoint", "sh", "busybox"];
@@ -318,9 +323,14 @@ test("run -d leaves a pod, which top, kill and wait reach by its name", () => {
       memory: { limit: 64 << 20 },
       cpu: { quota: 50_000, period: 100_000 },
     });
-    const [header, row] = isuladTs("top", "left").stdout.split("\n");
+    let header: string | undefined;
+    await until("top shows that it sleeps", () => {
+      const [first, row = ""] = isuladTs("top", "left").stdout.split("\n");
+      header = first;
+      return /^1000 +1 +\d+ +S .* sleep 1000$/.test(row);
+    });
     expect(header).toMatch(/^USER +PID +HOST PID +STATE +MEM +ELAPSED +TIME +COMMAND$/);
-    expect(row).toMatch(/^1000 +1 +\d+ +S .* sleep 1000$/);
+    await daemon.logged(id, "uid=");
     expect(isuladTs("logs", "left").stdout).toMatch(/^uid=1000\(user\) gid=2000/);
     expect(isuladTs("kill", "--signal", "no", "left").code).toBe(2);
     expect(isuladTs("kill", "-s", "KILL", "left").stdout).toBe("left\n");

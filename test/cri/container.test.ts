@@ -5,7 +5,8 @@ import { join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
 import { runtime } from "../../src/proto/messages.js";
 import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
-import { failure } from "../expect.ts";
+import { failure, pace } from "../expect.ts";
+import { gate, openGate } from "../gate.ts";
 import { busybox, type Daemon, startDaemon } from "../harness.ts";
 import { busyboxImage } from "../image_maker.ts";
 
@@ -30,7 +31,7 @@ describe("life cycle", () => {
     const before = daemon.snapshot();
     const labels = { tier: "x" };
     const annotations = { "an.no/tation": "✓" };
-    const id = await daemon.create(podId, pod, ["sleep", "0.5"], { labels, annotations });
+    const id = await daemon.create(podId, pod, gate, { labels, annotations });
     const created = await daemon.status(id);
     expect(created).toMatchObject({ state: ContainerState.CONTAINER_CREATED, labels, annotations });
     expect(created.created_at.toBigInt()).toBeGreaterThan(1_700_000_000_000_000_000n);
@@ -44,6 +45,7 @@ describe("life cycle", () => {
     const listed = await daemon.client.ListContainers({ filter: { id } });
     expect(listed.containers[0]).toMatchObject({ id, pod_sandbox_id: podId, labels, annotations });
 
+    await openGate(daemon, id);
     const { exitCode, reason, status } = await daemon.exited(id);
     expect({ exitCode, reason }).toEqual({ exitCode: 0, reason: "Completed" });
     expect(status.finished_at!.toBigInt()).toBeGreaterThan(running.started_at.toBigInt());
@@ -154,7 +156,7 @@ describe("stop", () => {
 
   test("sends TERM and reports the program's exit code", async () => {
     const id = await started(script("TERM"));
-    await stop(id, 10);
+    await stop(id, 60);
     expect((await daemon.status(id)).exit_code).toBe(5);
   });
 
@@ -163,11 +165,11 @@ describe("stop", () => {
     await daemon.loadImage(busyboxImage({ StopSignal: "SIGUSR1" }), name);
     const image = { image: { image: name } };
     const first = await started(script("USR1"), image);
-    await stop(first, 10);
+    await stop(first, 60);
     expect((await daemon.status(first)).exit_code).toBe(5);
     const stop_signal = runtime.v1.Signal.SIGNAL_SIGUSR2;
     const second = await started(script("USR2"), { ...image, stop_signal });
-    await stop(second, 10);
+    await stop(second, 60);
     expect((await daemon.status(second)).exit_code).toBe(5);
   });
 
@@ -176,12 +178,12 @@ describe("stop", () => {
     const first = await started(deaf);
     const start = performance.now();
     await stop(first, 1);
-    expect(performance.now() - start).toBeWithin(900, 6000);
+    expect(performance.now() - start).toBeWithin(900, 9_000 * pace);
     expect((await daemon.status(first)).exit_code).toBe(137);
     const second = await started(deaf);
     const again = performance.now();
     await stop(second, 0);
-    expect(performance.now() - again).toBeLessThan(3000);
+    expect(performance.now() - again).toBeLessThan(9_000 * pace); // not after 10 s, the default of others
   });
 
   test("a timeout of a year is accepted", async () => {
@@ -199,7 +201,7 @@ describe("stop", () => {
     await Bun.sleep(300);
     await stop(id, 0);
     await long;
-    expect(performance.now() - start).toBeLessThan(6000);
+    expect(performance.now() - start).toBeLessThan(50_000);
   });
 
   test("ends every process of the container", async () => {
@@ -323,11 +325,10 @@ describe("what it finds inside", () => {
   test("masked and read-only paths, and no new devices", async () => {
     const security_context = { masked_paths: ["/proc/cpuinfo"], readonly_paths: ["/proc/sys"] };
     const { text } = await output(
-      "cat /proc/cpuinfo | wc -c; echo 0 > /proc/sys/kernel/shm_rmid_forced || echo no; ls /dev",
+      "cat /proc/cpuinfo | wc -c; { echo 0 > /proc/sys/kernel/shm_rmid_forced; } 2>/dev/null || echo no; ls /dev",
       { linux: { security_context } },
     );
-    expect(text).toStartWith("0\n");
-    expect(text).toContain("no\n");
+    expect(text).toStartWith("0\nno\n");
     expect(text.split("\n")).toContain("null");
     expect(text.split("\n")).not.toContain("mem");
   });

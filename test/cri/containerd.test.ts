@@ -59,7 +59,7 @@ async function call<Request, Response>(
         (message: Request) => encodeMessage(request[0], message),
         (bytes) => response.decode(bytes),
         request[1],
-        { deadline: Date.now() + 20_000 },
+        { deadline: Date.now() + 100_000 },
         (error, value) => (error === null ? resolve(value!) : reject(error)),
       ),
     );
@@ -136,7 +136,12 @@ test("a task that is being started is answered once it runs", async () => {
   const id = await daemon.create(podId, pod, ["sleep", "600"]);
   process.kill(daemon.monitors()[0]!, "SIGSTOP");
   const started = daemon.client.StartContainer({ container_id: id });
-  await sleep(200);
+  await until("the start waits for the monitor", async () => {
+    const { timelines } = await daemon.client.ListTimelines({ pod: `test/${pod.metadata!.name}` });
+    return (timelines[0]?.entries ?? []).some(
+      ({ what, detail }) => what === "StartContainer" && detail?.includes("monitor start"),
+    );
+  });
   const answered = taskOf(id);
   await sleep(200);
   process.kill(daemon.monitors()[0]!, "SIGCONT");

@@ -6,7 +6,7 @@ import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import process from "node:process";
-import { failure } from "../expect.ts";
+import { failure, testMs } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { busyboxImage, mediaTypes, pushManifest, type TestImage } from "../image_maker.ts";
 import { type Registry, startRegistry } from "../registry.ts";
@@ -85,7 +85,7 @@ describe.skipIf(!isBuilt)("cosign as image verifier", () => {
       "per-verifier-timeout": "1m",
     };
     daemon = using.use(await startDaemon({ config, env: { HOME: dir }, image: false }));
-  }, 120_000);
+  }, testMs(120_000));
   afterAll(async () => {
     await using.disposeAsync();
     rmSync(dir, { recursive: true });

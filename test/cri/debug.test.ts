@@ -8,6 +8,7 @@ import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { failure, until } from "../expect.ts";
+import { gate, openGate } from "../gate.ts";
 import { runtime } from "../../src/proto/messages.js";
 import { catchesSignal } from "../../src/sys/process.ts";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
@@ -47,10 +48,13 @@ async function dump(): Promise<Dump> {
 }
 
 test("a dump has the calls in flight with their step, in the daemon and in the monitor", async () => {
-  const running = daemon.client.ExecSync({ container_id: container, cmd: ["sleep", "0.4"] });
+  const running = daemon.client.ExecSync({ container_id: container, cmd: ["sh", "-c", gate] });
   const isExec = ({ call }: Call) => call === "ExecSync";
-  await until("the exec runs", async () => (await dump()).calls.some(isExec));
-  const found = await dump();
+  let found = await dump();
+  await until("the exec has reached the monitor", async () => {
+    found = await dump();
+    return found.monitor.calls.some(({ call }) => call === "exec");
+  });
   const call = found.calls.find(isExec)!;
   expect(call.subject["container"]).toStartWith("c-");
   expect(call.steps.map(({ step }) => step)).toEqual(["monitor exec"]);
@@ -58,6 +62,7 @@ test("a dump has the calls in flight with their step, in the daemon and in the m
     "exec",
     container,
   ]);
+  await openGate(daemon, container);
   await running;
   expect((await dump()).calls.filter(isExec)).toEqual([]);
 });
@@ -119,7 +124,9 @@ test("a profile shows what the daemon's loop does; only one is made at a time", 
   const profiling = daemon.client.Profile({ seconds: 1 });
   const refused = await failure(daemon.client.Profile({ seconds: 1 }));
   expect(refused.code).toBe("FAILED_PRECONDITION");
-  for (let count = 0; count < 100; count++) await daemon.client.ListContainers({});
+  const profile = { isMade: false };
+  profiling.finally(() => (profile.isMade = true)).catch(() => {});
+  while (!profile.isMade) await daemon.client.ListContainers({});
   const { nodes, samples } = JSON.parse((await profiling).json) as Record<string, unknown[]>;
   expect(nodes!.length).toBeGreaterThan(5);
   expect(samples!.length).toBeGreaterThan(5);

@@ -1,7 +1,8 @@
 // Tests that a node whose pods are only probed and listed writes nothing to its disk, which may be an SD card.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { bytesBetween, changedFiles, diskWrites } from "../disk_writes.ts";
+import { bytesBetween, changedFiles, type DiskWrites, diskWrites } from "../disk_writes.ts";
+import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 
 const rounds = 10;
@@ -18,10 +19,21 @@ beforeAll(async () => {
 });
 afterAll(() => daemon[Symbol.asyncDispose]());
 
+/** Returns the measures once two of them, two seconds apart, are equal. */
+async function settled(): Promise<DiskWrites> {
+  let last = diskWrites(daemon);
+  await until("nothing more is written", async () => {
+    const before = last;
+    await sleep(2_000);
+    last = diskWrites(daemon);
+    return changedFiles(before, last).length === 0 && bytesBetween(before, last) === 0;
+  });
+  return last;
+}
+
 test("probes, lists and statistics write nothing under graph, and nothing to disk", async () => {
   const { client } = daemon;
-  await sleep(1_500); // what creating the pods still writes in the background
-  const before = diskWrites(daemon);
+  const before = await settled(); // creating the pods still writes in the background
   for (let round = 0; round < rounds; round++) {
     for (const id of ids) expect((await daemon.exec(id, ["true"])).exitCode).toBe(0);
     await Promise.all([client.ListPodSandbox({}), client.ListContainers({}), client.Status({})]);

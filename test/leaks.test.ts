@@ -1,16 +1,28 @@
 // Tests the leak checker: plants one leak of every kind, each of which must be found by its name.
 import { afterAll, expect, test } from "bun:test";
 import { execFileSync, spawn } from "node:child_process";
-import { mkdirSync, mkdtempSync, readdirSync, rmdirSync, rmSync, writeFileSync } from "node:fs";
+import { once } from "node:events";
+import {
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmdirSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import process from "node:process";
+import { until } from "./expect.ts";
 import { leaksBetween, leaksSince, type Scope, takeSnapshot } from "./leaks.ts";
 
 const dir = mkdtempSync(join(tmpdir(), "isulad-leaks-"));
 const token = basename(dir).toLowerCase();
 for (const folder of ["graph", "state", "ipam/net"])
   mkdirSync(join(dir, folder), { recursive: true });
+// Namespaces of other daemons come and go meanwhile.
+writeFileSync(join(dir, "graph/isulad-ts.json"), '{"instance":"0123abcd"}');
 const keeper = spawn("sh", [
   "-c",
   "echo ready; read line; exec 7</etc 8</etc 9</etc 6</etc; echo ready; sleep 600",
@@ -62,6 +74,24 @@ test("leaksBetween() leaves out a namespace of another daemon where the runtime 
   const found = leaksBetween(before, takeSnapshot(own));
   undo();
   expect(found).toEqual([]);
+});
+
+test("leaksBetween() leaves out a process that runs another program than before, as a runtime's init does", async () => {
+  const env = { ...process.env, PLANTED: dir };
+  const child = spawn("sh", ["-c", "echo ready; read line; exec sleep 600"], { env });
+  try {
+    await once(child.stdout, "data");
+    const before = takeSnapshot(scope);
+    child.stdin.end("go\n");
+    const name = () => readFileSync(`/proc/${child.pid}/comm`, "utf8");
+    await until("it runs sleep", () => name() === "sleep\n");
+    const after = takeSnapshot(scope);
+    expect([...after.things.process].join()).toContain(`${child.pid} sleep (started`);
+    expect(leaksBetween(before, after)).toEqual([]);
+  } finally {
+    child.kill("SIGKILL");
+    await once(child, "exit");
+  }
 });
 
 test.each(plants)("leaksBetween() finds a planted $kind", async ({ kind, plant }) => {

@@ -5,6 +5,7 @@ import { spawn, spawnSync } from "node:child_process";
 import { existsSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { until } from "../expect.ts";
+import { gate, openGate } from "../gate.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { busyboxImage } from "../image_maker.ts";
 import { type Registry, startRegistry } from "../registry.ts";
@@ -74,6 +75,7 @@ test.skipIf(!there)("crictl pulls, runs, lists, executes, shows logs and removes
   expect(run("start", id)).toBe(id);
   expect(run("ps")).toMatch(new RegExp(`${id.slice(0, 13)}.*Running\\s+main`));
   expect(run("exec", "-s", id, "echo", "executed")).toBe("executed");
+  await daemon.logged(id, "hello");
   expect(run("logs", id)).toBe("hello from crictl");
   const inspected = JSON.parse(run("inspect", id)) as { status: { state: string } };
   expect(inspected.status.state).toBe("CONTAINER_RUNNING");
@@ -102,9 +104,8 @@ test.skipIf(!there)("crictl shows stats, statsp, metricdescs and metricsp", asyn
   const podId = await daemon.runPod(pod);
   await daemon.loadImage(busyboxImage(), "docker.io/library/busybox:latest");
   const id = await daemon.run(podId, pod, "while :; do :; done", { metadata: { name: "busy" } });
-  expect(run("stats", "--seconds", "2")).toMatch(
-    new RegExp(`${id.slice(0, 13)}\\s+busy\\s+[1-9]\\S*\\s+\\S+B\\s+\\S+B\\s+\\d+`),
-  );
+  const row = new RegExp(`${id.slice(0, 13)}\\s+busy\\s+[1-9]\\S*\\s+\\S+B\\s+\\S+B\\s+\\d+`);
+  await until("it is busy", () => row.test(run("stats", "--seconds", "2")));
   const { stats } = JSON.parse(run("stats", "-o", "json", id)) as { stats: object[] };
   expect(stats).toMatchObject([{ attributes: { id, metadata: { name: "busy" } } }]);
   expect(run("statsp", "--seconds", "2")).toContain(podId.slice(0, 13));
@@ -120,7 +121,7 @@ test.skipIf(!there)("crictl logs -f follows a container to its end, past a rotat
   const podId = await daemon.runPod(pod);
   await daemon.loadImage(busyboxImage(), "docker.io/library/busybox:latest");
   const steps = "one two three four";
-  const script = `for i in ${steps}; do echo $i; until [ -e /$i ]; do sleep 0.05; done; done; exit 3`;
+  const script = `for i in ${steps}; do rm -f /go; echo $i; ${gate}; done; exit 3`;
   const id = await daemon.run(podId, pod, script);
   const { child, seen, ended } = background("logs", "-f", id);
   try {
@@ -131,7 +132,7 @@ test.skipIf(!there)("crictl logs -f follows a container to its end, past a rotat
         renameSync(logFile, `${logFile}.1`);
         run("logs", "--reopen", id);
       }
-      await daemon.exec(id, ["touch", `/${word}`]);
+      await openGate(daemon, id);
     }
     expect(await ended).toBe(0);
     expect(seen.text).toBe(`${steps.replaceAll(" ", "\n")}\n`);
@@ -161,14 +162,15 @@ test.skipIf(!there)("crictl updates a container's resources", async () => {
 test.skipIf(!there)("crictl events shows container events", async () => {
   const { child, seen } = background("events");
   try {
+    const types = ["CREATED", "STARTED", "STOPPED", "DELETED"];
+    const isTold = (type: string) =>
+      seen.text.includes(`"containerEventType": "CONTAINER_${type}_EVENT"`);
     // Until it listens, nothing is told: pods come and go until one is told of from its beginning.
-    for (let tries = 0; tries < 20 && !seen.text.includes("CONTAINER_CREATED_EVENT"); tries++) {
+    await until("all events are shown", async () => {
       await daemon.removePod(await daemon.runPod(daemon.hostPodConfig()));
       await Bun.sleep(200);
-    }
-    for (const type of ["CREATED", "STARTED", "STOPPED", "DELETED"]) {
-      expect(seen.text).toContain(`"containerEventType": "CONTAINER_${type}_EVENT"`);
-    }
+      return types.every(isTold);
+    });
   } finally {
     child.kill();
   }

@@ -93,7 +93,7 @@ echo '{"cniVersion":"1.0.0","code":42,"msg":"the cable is out","details":"unplug
     await using own = await startDaemon({
       network: false,
       config: { "cni-bin-dir": plugins },
-      flags: ["--cni-timeout", "2"],
+      flags: ["--cni-timeout", "5"],
     });
     writePlugin("hanging", '[ "$CNI_COMMAND" = ADD ] || exit 0; sleep 300');
     writePlugin("loopback", "exec /usr/lib/cni/loopback");
@@ -103,7 +103,7 @@ echo '{"cniVersion":"1.0.0","code":42,"msg":"the cable is out","details":"unplug
     const before = own.snapshot();
     const start = performance.now();
     const error = await failure(own.runPod(own.podConfig()));
-    expect(performance.now() - start).toBeWithin(1900, 15_000);
+    expect(performance.now() - start).toBeWithin(4900, 60_000);
     expect(error.code).toBe("DEADLINE_EXCEEDED");
     expect(error.message).toContain("hanging");
     expect(await own.leaksSince(before)).toEqual([]);
@@ -156,7 +156,7 @@ describe("the OCI runtime", () => {
         const podId = await daemon.runPod(pod, "liar");
         try {
           const id = await daemon.run(podId, pod, ["sleep", "600"]);
-          await daemon.exec(id, ["sleep", "600"], 1);
+          await daemon.exec(id, ["sleep", "600"]);
         } finally {
           await daemon.removePod(podId);
         }
@@ -179,15 +179,15 @@ describe("the monitor", () => {
     const id = await daemon.run(podId, pod, script);
     const [monitor] = daemon.monitors();
     process.kill(monitor!, "SIGKILL");
-    await until("the monitor has ended", () => daemon.monitors()[0] !== monitor);
-    await Bun.sleep(1000);
-    expect(daemon.monitors()).toHaveLength(1);
+    await until("another monitor is there", () => {
+      const found = daemon.monitors();
+      return found.length === 1 && found[0] !== monitor;
+    });
     expect((await daemon.status(id)).state).toBe(runtime.v1.ContainerState.CONTAINER_RUNNING);
     expect((await daemon.exec(id, "echo alive")).stdout).toBe("alive\n");
     const { log_path } = await daemon.status(id);
     const seen = readFileSync(log_path, "utf8").length;
-    await Bun.sleep(500);
-    expect(readFileSync(log_path, "utf8").length).toBeGreaterThan(seen);
+    await until("the log grows", () => readFileSync(log_path, "utf8").length > seen);
     await daemon.client.StopContainer({ container_id: id });
     expect((await daemon.status(id)).state).toBe(runtime.v1.ContainerState.CONTAINER_EXITED);
     await daemon.removePod(podId);
@@ -219,7 +219,7 @@ describe("records", () => {
     const argv = ["--config", daemon.configFile, "--graph", other, "--state", join(other, "s")];
     const done = Bun.spawnSync([process.env["ISULAD_BIN"] ?? "dist/isulad-ts", ...argv], {
       cwd: join(import.meta.dirname, "../.."),
-      timeout: 10_000,
+      timeout: 60_000,
     });
     expect(done.exitCode).toBeGreaterThan(0);
     expect(done.stderr.toString() + done.stdout.toString()).toContain(other);

@@ -11,6 +11,7 @@ import { toLong } from "../../src/base/int64.ts";
 import { openSpdy } from "../../src/cli/stream_client.ts";
 import { readShimFile } from "../../src/shim/shim_file.ts";
 import { failure, until } from "../expect.ts";
+import { gate, openGate } from "../gate.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { end } from "../host.ts";
 import { logText } from "../log_text.ts";
@@ -113,7 +114,7 @@ describe.skipIf(!existsSync(gvisorShim))("a pod of gVisor", () => {
       "trap 'exit 3' TERM; seq 20000; while :; do sleep 0.1; done",
     );
     await daemon.logged(id, "20000");
-    await daemon.client.StopContainer({ container_id: id, timeout: toLong(5) });
+    await daemon.client.StopContainer({ container_id: id, timeout: toLong(60) });
     const { exitCode, status } = await daemon.exited(id);
     expect(exitCode).toBe(3);
     const numbers = Array.from({ length: 20_000 }, (_, index) => `${index + 1}\n`).join("");
@@ -124,12 +125,13 @@ describe.skipIf(!existsSync(gvisorShim))("a pod of gVisor", () => {
     const id = await daemon.run(
       podId,
       pod,
-      "i=0; while [ $i -lt 40 ]; do echo $i; i=$((i+1)); sleep 0.1; done; exit 8",
+      `i=0; while [ $i -lt 40 ]; do echo $i; i=$((i+1)); sleep 0.1; done; ${gate}; exit 8`,
     );
     await daemon.stop("SIGKILL");
     for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
     await daemon.start();
     expect((await daemon.exec(id, "echo hi")).stdout).toBe("hi\n");
+    await openGate(daemon, id);
     const { exitCode, status } = await daemon.exited(id);
     expect(exitCode).toBe(8);
     const lines = logText(readFileSync(status.log_path!, "utf8")).trim().split("\n");
@@ -158,7 +160,8 @@ describe.skipIf(!existsSync(gvisorShim))("a pod of gVisor", () => {
     await daemon.run(shared, config, "echo kept > /dev/shm/x; sleep 1234");
     const id = await daemon.run(shared, config, "sleep 1000");
     expect((await daemon.exec(id, "ps -o args")).stdout).toContain("sleep 1234");
-    expect((await daemon.exec(id, "cat /dev/shm/x")).stdout).toBe("kept\n");
+    const kept = async () => (await daemon.exec(id, "cat /dev/shm/x")).stdout;
+    await until("the other's file is there", async () => (await kept()) === "kept\n");
   });
 
   test("has privileged containers without the node's devices", async () => {

@@ -273,12 +273,16 @@ test("what may need a feature is refused as UNAVAILABLE while the features are n
 });
 
 test("a runtime that never tells its features delays its own pods, not the start", async () => {
-  const failures = () => daemon.log.split("features failed, retrying").length;
-  const before = failures();
+  const failures = () => daemon.log.split(`${wrapper} --from-daemon-json features failed`).length;
   writeProgram("wrapper", "#!/bin/sh\nexec sleep 60\n");
-  await daemon.stop();
-  await daemon.start();
-  expect((await output("based", "echo runs")).text).toBe("runs\n");
+  let before = Number.NaN;
+  // A probe ends after 5 s; on a loaded machine one of several starts will be quicker.
+  for (let tries = 0; tries < 5 && failures() !== before; tries++) {
+    await daemon.stop();
+    before = failures();
+    await daemon.start();
+    expect((await output("based", "echo runs")).text).toBe("runs\n");
+  }
   expect(failures()).toBe(before);
   expect((await featuresOf("wrapped"))?.recursive_read_only_mounts ?? false).toBe(false);
   expect(failures()).toBe(before + 1);

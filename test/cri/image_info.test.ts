@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { nowNs } from "../../src/base/clock.ts";
 import { toBigInt } from "../../src/base/int64.ts";
-import { failure, own } from "../expect.ts";
+import { failure, own, until } from "../expect.ts";
 import { type Daemon, ociRuntime, startDaemon } from "../harness.ts";
 import { busyboxEntries, busyboxImage, makeImage, makeLayer } from "../image_maker.ts";
 import { type Registry, startRegistry } from "../registry.ts";
@@ -224,12 +224,12 @@ describe("ImageFsInfo", () => {
     const podId = await daemon.runPod(pod);
     const write = "for i in 1 2 3; do head -c 1000000 /dev/urandom > /f$i; done";
     await daemon.exited(await daemon.run(podId, pod, write));
-    const end = performance.now() + 20_000;
     let { containers } = await usage();
-    while (containers.bytes < 3_000_000 && performance.now() < end) {
+    await until("the files are counted", async () => {
       await sleep(200);
       ({ containers } = await usage());
-    }
+      return containers.bytes >= 3_000_000;
+    });
     expect(containers.bytes).toBeWithin(3_000_000, 4_000_000);
     expect(containers.inodes).toBeWithin(4, 20);
     await daemon.removePod(podId);

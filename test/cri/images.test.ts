@@ -4,7 +4,7 @@ import { randomBytes } from "node:crypto";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { failure } from "../expect.ts";
+import { failure, testMs } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { busyboxEntries, busyboxImage, makeImage, makeLayer } from "../image_maker.ts";
 import { type Registry, startRegistry } from "../registry.ts";
@@ -83,15 +83,19 @@ describe("PullImage", () => {
     expect(error.message).toContain("team/nothing:1");
   });
 
-  test("of a wrong reference is INVALID_ARGUMENT; from nobody UNAVAILABLE, not a hang", async () => {
-    expect((await failure(pull("Not A Reference"))).code).toBe("INVALID_ARGUMENT");
-    expect((await failure(pull(""))).code).toBe("INVALID_ARGUMENT");
-    const start = performance.now();
-    const error = await failure(pull("127.0.0.1:1/nobody:1"));
-    expect(error.code).toBe("UNAVAILABLE");
-    expect(error.message).toContain("127.0.0.1:1");
-    expect(performance.now() - start).toBeLessThan(30_000);
-  }, 120_000);
+  test(
+    "of a wrong reference is INVALID_ARGUMENT; from nobody UNAVAILABLE, not a hang",
+    async () => {
+      expect((await failure(pull("Not A Reference"))).code).toBe("INVALID_ARGUMENT");
+      expect((await failure(pull(""))).code).toBe("INVALID_ARGUMENT");
+      const start = performance.now();
+      const error = await failure(pull("127.0.0.1:1/nobody:1"));
+      expect(error.code).toBe("UNAVAILABLE");
+      expect(error.message).toContain("127.0.0.1:1");
+      expect(performance.now() - start).toBeLessThan(60_000);
+    },
+    testMs(120_000),
+  );
 
   test("a deadline of the caller is DEADLINE_EXCEEDED", async () => {
     const request = { image: { image: `${registry.host}/team/app:1` } };
@@ -147,7 +151,7 @@ test("max-verifiers, per-verifier-timeout and image-verifier-required are those 
   }
   expect(await reasonWith({ "max-verifiers": 1 })).toContain("has 2 files, over 1");
   const hung = await reasonWith({ "per-verifier-timeout": "1s" });
-  expect(hung).toMatch(/a \(pid \d+\): deadline exceeded after \d{3,4} ms/);
+  expect(hung).toMatch(/a \(pid \d+\): deadline exceeded after \d{3,6} ms/);
   rmSync(verifiers, { recursive: true });
   daemon.writeConfig(keys);
   await daemon.client.Reload({});

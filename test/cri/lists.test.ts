@@ -20,9 +20,9 @@ beforeAll(async () => {
   podId = await daemon.runPod(pod);
   otherPodId = await daemon.runPod(other);
   ids = [
-    await daemon.create(podId, pod, ["sleep", "60"], { labels: { app: "a", tier: "x" } }),
-    await daemon.run(podId, pod, ["sleep", "60"], { labels: { app: "b", tier: "x" } }),
-    await daemon.create(otherPodId, other, ["sleep", "60"], { labels: { app: "a" } }),
+    await daemon.create(podId, pod, ["sleep", "600"], { labels: { app: "a", tier: "x" } }),
+    await daemon.run(podId, pod, ["sleep", "600"], { labels: { app: "b", tier: "x" } }),
+    await daemon.create(otherPodId, other, ["sleep", "600"], { labels: { app: "a" } }),
   ];
 });
 afterAll(() => daemon?.[Symbol.asyncDispose]());
@@ -79,7 +79,7 @@ describe("containers", () => {
   });
 
   test("a list shows each change at once", async () => {
-    const id = await daemon.create(podId, pod, ["sleep", "60"]);
+    const id = await daemon.create(podId, pod, ["sleep", "600"]);
     const state = async () => (await listed({ id }))[0]?.state;
     expect(await state()).toBe(ContainerState.CONTAINER_CREATED);
     await daemon.client.StartContainer({ container_id: id });

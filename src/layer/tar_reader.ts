@@ -43,6 +43,8 @@ export type TarHandler = {
 
 const block = 512;
 const extensionBytesMax = 1 << 20;
+/** Of the global ones, which cost time for every entry behind them; git's have a comment of 40 bytes. */
+const globalBytesMax = 64 << 10;
 /** Positions of the parts, 24 bytes each, in GNU's old sparse header and in the blocks after it. */
 const oldParts = {
   inHeader: { at: 386, count: 4, more: 482 },
@@ -70,6 +72,7 @@ export class TarReader {
   #extension: { type: string; bytes: Buffer; length: number } | undefined;
   #local = new Map<string, Buffer>();
   readonly #global = new Map<string, Buffer>();
+  #globalXattrs: TarHeader["xattrs"] = [];
   /** Size of the extended headers in effect. */
   #localBytes = 0;
   #globalBytes = 0;
@@ -173,7 +176,11 @@ export class TarReader {
       this.#inEntry = false;
     } else if (extension.type === "L") this.#longName = text(extension.bytes);
     else if (extension.type === "K") this.#longLink = text(extension.bytes);
-    else putAll(extension.type === "g" ? this.#global : this.#local, extension.bytes);
+    else if (extension.type === "x") putAll(this.#local, extension.bytes);
+    else if (extension.length > 0) {
+      putAll(this.#global, extension.bytes);
+      this.#globalXattrs = xattrsIn(this.#global);
+    }
   }
 
   #parseHeader(header: Buffer, offset: number): void {
@@ -195,8 +202,11 @@ export class TarReader {
   #startExtension(type: string, size: number): void {
     if (type === "g") this.#globalBytes += size;
     else this.#localBytes += size;
-    if (Math.max(this.#globalBytes, this.#localBytes) > extensionBytesMax) {
+    if (this.#localBytes > extensionBytesMax) {
       throw bad(`extended headers of more than ${extensionBytesMax} bytes`);
+    }
+    if (this.#globalBytes > globalBytesMax) {
+      throw bad(`global extended headers of more than ${globalBytesMax} bytes`);
     }
     this.#extension = { type, bytes: Buffer.alloc(size), length: 0 };
     this.#startBody(size);
@@ -255,10 +265,7 @@ export class TarReader {
     const pax = (key: string) => this.#pax(key);
     const sparse = paxSparse(pax);
     const name = sparse?.name ?? pax("path") ?? (this.#longName || headerName(header));
-    const xattrs: TarHeader["xattrs"] = [];
-    for (const [key, value] of [...this.#global, ...this.#local]) {
-      if (key.startsWith("SCHILY.xattr.")) xattrs.push([key.slice(13), value]);
-    }
+    const xattrs = [...this.#globalXattrs, ...xattrsIn(this.#local)];
     const uid = this.#paxNumber("uid", number(header, 108, 8));
     const gid = this.#paxNumber("gid", number(header, 116, 8));
     if (uid > 0xfffffffe || gid > 0xfffffffe) throw bad(`${name} has an invalid owner`);
@@ -302,6 +309,14 @@ function putAll(into: Map<string, Buffer>, records: Buffer): void {
     else into.set(key, value);
   }
   if (parts.length > 0) into.set("GNU.sparse.map", Buffer.from(parts.join(",")));
+}
+
+function xattrsIn(records: Map<string, Buffer>): TarHeader["xattrs"] {
+  const xattrs: TarHeader["xattrs"] = [];
+  for (const [key, value] of records) {
+    if (key.startsWith("SCHILY.xattr.")) xattrs.push([key.slice(13), value]);
+  }
+  return xattrs;
 }
 
 function checksum(header: Buffer): number {

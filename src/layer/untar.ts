@@ -9,6 +9,7 @@ import { writeAll } from "../sys/file.ts";
 import { lsetxattr, mknod, setTimes } from "../sys/path.ts";
 import { LayerMemory } from "./layer_memory.ts";
 import { addPart, implicitFolder, type ManifestEntry, entryFromHeader } from "./layer_manifest.ts";
+import { isFolder, SymlinkPaths } from "./symlink_paths.ts";
 import type { Unpacker } from "./tar_split.ts";
 import type { TarHeader } from "./tar_reader.ts";
 import { pathOf } from "./tar_fields.ts";
@@ -20,7 +21,6 @@ const S_IFIFO = 0o010000;
 const whiteoutPrefix = ".wh.";
 /** Each replaced folder costs a scan of all known entries. */
 const replacedFoldersMax = 1000;
-const symlinksMax = 40;
 
 export class Untar implements Unpacker {
   /** Content bytes written so far. */
@@ -38,8 +38,7 @@ export class Untar implements Unpacker {
   readonly #folders = new Map<string, string>([["", ""]]);
   /** Folders without an entry of their own that this layer removes, too: only other entries in them keep them. */
   readonly #removed = new Set<ManifestEntry>();
-  /** Symlinks in the names of entries. */
-  readonly #followed = new Set<string>();
+  readonly #symlinks = new SymlinkPaths(this.entries);
 
   constructor({ depthMax, entriesMax }: { depthMax: number; entriesMax: number }) {
     this.#depthMax = depthMax;
@@ -183,7 +182,7 @@ export class Untar implements Unpacker {
     const existing = this.entries.get(path);
     if (isFolder(existing)) return path;
     if (existing?.kind === "symlink") {
-      const target = this.#resolve(path);
+      const target = this.#symlinks.folder(path);
       if (target !== undefined) return target;
       throw bad("its path leads through a symlink that is not to a folder of this layer");
     }
@@ -196,30 +195,6 @@ export class Untar implements Unpacker {
     if (isRemoved) this.#removed.add(folder);
     this.entries.set(path, folder);
     return path;
-  }
-
-  /** Resolves a path by this layer's symlinks; undefined when it is not a folder of this layer. */
-  #resolve(path: string): string | undefined {
-    let at: string[] = [];
-    const left = path.split("/").toReversed();
-    for (let hops = 0; left.length > 0;) {
-      const part = left.pop()!;
-      if (part === "" || part === ".") continue;
-      if (part === "..") {
-        at.pop();
-        continue;
-      }
-      const next = [...at, part].join("/");
-      const existing = this.entries.get(next);
-      if (existing?.kind === "symlink") {
-        if (++hops > symlinksMax) return undefined;
-        this.#followed.add(next);
-        if (existing.target.startsWith("/")) at = [];
-        left.push(...existing.target.split("/").toReversed());
-      } else if (isFolder(existing)) at.push(part);
-      else return undefined;
-    }
-    return at.join("/");
   }
 
   #whiteout(folder: string, leaf: string): void {
@@ -261,7 +236,7 @@ export class Untar implements Unpacker {
     const parts = this.#partsOf(link);
     const leaf = parts.pop();
     if (leaf === undefined) throw bad("it is a hard link to the root");
-    const folder = this.#resolve(parts.join("/"));
+    const folder = this.#symlinks.folder(parts.join("/"));
     const target = joined(folder ?? "", leaf);
     const existing = folder === undefined ? undefined : this.entries.get(target);
     if (existing === undefined || existing.kind === "whiteout") {
@@ -305,7 +280,7 @@ export class Untar implements Unpacker {
   /** Removes an earlier entry. */
   #clear(path: string, existing: ManifestEntry): void {
     this.hasReplaced ||= isFolder(existing) || existing.kind === "file";
-    if (isFolder(existing) || this.#followed.delete(path)) this.#forget(path);
+    if (isFolder(existing) || this.#symlinks.followed.delete(path)) this.#forget(path);
     this.entries.delete(path);
     fs.rmSync(absolute(path), { recursive: isFolder(existing) });
   }
@@ -344,10 +319,6 @@ export function setFolderAttributes(at: string | Buffer, entry: ManifestEntry): 
   setOwnerAndMode(at, entry);
   setXattrs(at, entry);
   setTimes(at, entry.mtime);
-}
-
-function isFolder(entry: ManifestEntry | undefined): boolean {
-  return entry?.kind === "folder" || entry?.kind === "implicit";
 }
 
 function isIn(path: string, folder: string): boolean {

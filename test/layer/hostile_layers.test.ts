@@ -168,6 +168,8 @@ describe("a hostile layer", () => {
     ["of more parts of sparse files", () => inParts(5, 700), "more than 3000 parts"],
     ["of folders without entries, with long paths", () => implicitFolders(60), "without an entry"],
     ["of names of one folder through symlinks", () => looped(800), "names and attributes"],
+    ["of hard links through long chains of symlinks", () => chained(250), "were followed"],
+    ["of large global headers", () => globalKeys(12_000), "global extended headers"],
     ["of empty attributes", () => attributed(30, 2500), "names and attributes"],
     ["of folders that are replaced repeatedly", () => replaced(1100), "replaces a folder"],
   ])("%s is refused", async (_, make, why) => {
@@ -201,6 +203,22 @@ describe("a hostile layer", () => {
     const path = (i: number) => `${digits(i)}/${"0/".repeat(90)}f${i}`;
     const names = Array.from({ length: files }, (_, i) => ({ name: "f", pax: { path: path(i) } }));
     return [...links, ...names];
+  }
+
+  /** Each hard link leads through 39 symlinks with targets of 4,000 bytes. */
+  function chained(links: number): TarEntry[] {
+    const sym = (i: number) => ({ name: `l${i}`, type: "2", pax: { linkpath: target(i) } });
+    const target = (i: number) => (i === 39 ? "a" : `a${"/../a".repeat(790)}/../l${i + 1}`);
+    const hard = (i: number) => ({ name: `h${i}`, type: "1", link: "l0/f" });
+    const made = <T>(count: number, make: (i: number) => T) =>
+      Array.from({ length: count }, (_, i) => make(i));
+    return [{ name: "a/", type: "5" }, { name: "a/f" }, ...made(40, sym), ...made(links, hard)];
+  }
+
+  /** Each key of a global header costs time for every entry behind it. */
+  function globalKeys(keys: number): TarEntry[] {
+    const records = Array.from({ length: keys }, (_, i) => `9 ${String(i).padStart(5, "0")}=\n`);
+    return [{ name: "g", type: "g", data: records.join("") }, ...many(2900)];
   }
 
   function attributed(attributes: number, files: number): TarEntry[] {

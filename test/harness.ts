@@ -36,7 +36,7 @@ export const busybox = "docker.io/library/busybox:latest";
 
 const { NamespaceMode, ContainerState } = runtime.v1;
 /** Two guests at once, with writers, have taken 44 s. */
-const startMsMax = isGuest ? 120_000 : 45_000;
+const startMsMax = isGuest ? 120_000 : 90_000;
 
 export type Exit = { exitCode: number; reason: string; status: ContainerStatus };
 
@@ -172,7 +172,7 @@ export class Daemon implements AsyncDisposable {
       this.client.close();
       this.client = connect(`unix://${this.socket}`);
       try {
-        await this.client.Version({}, { timeoutMs: 1000 });
+        await this.client.Version({}, { timeoutMs: 5000 });
         return;
       } catch (cause) {
         if (Date.now() > end) {

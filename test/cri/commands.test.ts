@@ -9,7 +9,7 @@ import process from "node:process";
 import { testMs, until } from "../expect.ts";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { busyboxImage, makeImage, makeLayer, ociArchive } from "../image_maker.ts";
-import { type Registry, startRegistry } from "../registry.ts";
+import { freePort, type Registry, startRegistry } from "../registry.ts";
 
 let daemon: Daemon;
 let registry: Registry;
@@ -100,7 +100,7 @@ async function received(host: string, port: number): Promise<string> {
 }
 
 test("run publishes a port of the pod", async () => {
-  const port = 20_000 + Math.floor(Math.random() * 10_000);
+  const port = await freePort();
   const server = ["sh", "-c", "echo hello | nc -l -p 80; echo served"];
   const { seen, code } = background("run", "-p", `${port}:80`, "busybox", ...server);
   const address = `${daemon.subnet}.1`; // The bridge: not loopback, which needs route_localnet.
@@ -197,6 +197,7 @@ test("pull and load report each layer, or nothing with --quiet", () => {
 
 test("a terminal sees a line for each layer, which goes at the end", () => {
   const name = `${registry.host}/library/tool:1`;
+  isuladTs("pull", "--quiet", name);
   // A pull of so little may be over before its layers are drawn: then once more.
   const onTerminal = (columns: number): string => {
     const line = `stty cols ${columns} rows 24; ${executable} pull ${name}`;

@@ -84,7 +84,9 @@ export function leaksBetween(before: Snapshot, after: Snapshot): string[] {
     const more = [...after.things[kind]].filter((thing) => !known.has(withoutName(thing)));
     return more.map((thing) => `${kind}: ${thing}`);
   });
+  const pids = new Set([...before.descriptors.keys()].map(pidOf));
   for (const [key, count] of after.descriptors) {
+    if (!pids.has(pidOf(key))) continue; // of a process that has been started since
     const grown = count - (before.descriptors.get(key) ?? 0);
     const kind = (["socket", "anon_inode", "cgroup file"] as const).find((one) =>
       key.includes(one),
@@ -94,6 +96,9 @@ export function leaksBetween(before: Snapshot, after: Snapshot): string[] {
   }
   return found;
 }
+
+/** Of a descriptor's key. */
+const pidOf = (key: string) => key.split(" ")[1];
 
 /** Background work is slow on a loaded machine. */
 const goneMs = 30_000;

@@ -7,6 +7,7 @@ import {
   chmodSync,
   existsSync,
   readFileSync,
+  renameSync,
   rmSync,
   writeFileSync,
 } from "node:fs";
@@ -43,14 +44,16 @@ export function recordedCalls(file: string): Recorded[] {
 }
 
 /**
- * What happens to a call of the method: it gets an error, an answer after a second or none, or its connection is
- * closed, by the first such call only.
+ * What happens to a call of the method: it gets an error, an answer after a second or none. The first such call only
+ * gets an error ("error-once"), or closes the connection ("cut").
  */
-export type Fault = "error" | "slow" | "silence" | "cut";
+export type Fault = "error" | "error-once" | "slow" | "silence" | "cut";
 
 /** From here on, calls of these methods fail; `of`: only those for this container. */
 export function setFaults(file: string, faults: Record<string, Fault>, of = ""): void {
-  writeFileSync(`${file}.faults`, JSON.stringify({ faults, of }));
+  // At once: the shim reads it at each call.
+  writeFileSync(`${file}.faults.new`, JSON.stringify({ faults, of }));
+  renameSync(`${file}.faults.new`, `${file}.faults`);
 }
 
 function faultOf(method: string, id: string): Fault | undefined {
@@ -59,7 +62,7 @@ function faultOf(method: string, id: string): Fault | undefined {
   type Faults = { faults: Record<string, Fault>; of: string };
   const { faults, of } = JSON.parse(readFileSync(file, "utf8")) as Faults;
   const fault = of === "" || of === id ? faults[method] : undefined;
-  if (fault === "cut") setFaults(file.slice(0, -".faults".length), {});
+  if (fault === "cut" || fault === "error-once") setFaults(file.slice(0, -".faults".length), {});
   return fault;
 }
 
@@ -92,7 +95,7 @@ async function answer(method: string, payload: Uint8Array): Promise<Uint8Array> 
   const subject = `${id}/${request.exec_id ?? ""}`;
   record({ call: method, ...(JSON.parse(JSON.stringify(request)) as { id: string }) });
   const fault = faultOf(method, id);
-  if (fault === "error") throw new Error(`${method} is broken`);
+  if (fault === "error" || fault === "error-once") throw new Error(`${method} is broken`);
   if (fault === "slow") await sleep(1_000);
   if (fault === "silence") await new Promise(() => {});
   if (fault === "cut") throw new Cut();

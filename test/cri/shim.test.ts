@@ -85,7 +85,8 @@ describe.skipIf(version === undefined)("a container that a shim runs", () => {
     const cmd = ["sh", "-c", command];
     const request = { container_id: id, cmd, timeout: toLong(1) };
     expect((await failure(daemon.client.ExecSync(request))).message).toContain("killed after 1 s");
-    expect((await daemon.exec(id, "ps | grep -c '[s]leep 4711'")).stdout).toBe("0\n");
+    const left = async () => (await daemon.exec(id, "ps | grep -c '[s]leep 4711'")).stdout;
+    await until("all of it has ended", async () => (await left()) === "0\n");
   });
 
   test("ends by its stop signal, or is killed after the grace period", async () => {
@@ -99,9 +100,12 @@ describe.skipIf(version === undefined)("a container that a shim runs", () => {
       pod,
       "trap '' TERM; echo on; while :; do sleep 0.1; done",
     );
-    for (const id of [traps, ignores]) {
+    for (const [id, seconds] of [
+      [traps, 60],
+      [ignores, 1],
+    ] as const) {
       await daemon.logged(id, "on");
-      await daemon.client.StopContainer({ container_id: id, timeout: toLong(1) });
+      await daemon.client.StopContainer({ container_id: id, timeout: toLong(seconds) });
     }
     expect((await daemon.exited(traps)).exitCode).toBe(3);
     expect((await daemon.exited(ignores)).exitCode).toBe(137);
@@ -161,7 +165,7 @@ describe.skipIf(version === undefined)("a container that a shim runs", () => {
     });
     await client.connect();
     expect((await daemon.exec(writer, "echo hi")).stdout).toBe("hi\n");
-    expect(daemon.monitors()).toEqual([pid!]);
+    await until("it is the daemon's build again", () => daemon.monitors()[0] === pid);
     const { exitCode, status } = await daemon.exited(writer);
     expect(exitCode).toBe(77);
     const numbers = Array.from({ length: count }, (_, index) => `${index + 1}\n`).join("");
@@ -178,7 +182,7 @@ describe.skipIf(version === undefined)("a container that a shim runs", () => {
     await daemon.stop("SIGKILL");
     for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
     await daemon.start();
-    const { exitCode, status } = await daemon.exited(id);
+    const { exitCode, status } = await daemon.exited(id, 100_000); // it starts a thousand programs
     expect(exitCode).toBe(4);
     const seen = new Set(logText(readFileSync(status.log_path!, "utf8")).split("\n"));
     const missing = Array.from({ length: count }, (_, i) => `${i}`).filter((one) => !seen.has(one));

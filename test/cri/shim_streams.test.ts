@@ -4,10 +4,11 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
 import { chosenRuncShim, gvisorHandler, gvisorShim, runcHandler } from "../shim_programs.ts";
-import { type Asked, converse, exitCodeIn } from "../stream_client.ts";
+import { type Asked, type Conversation, converse, exitCodeIn } from "../stream_client.ts";
 
 const version = chosenRuncShim();
 const hasGvisor = existsSync(gvisorShim);
@@ -38,6 +39,15 @@ describe.skipIf(version === undefined && !hasGvisor)("streams by a shim", () => 
     });
     afterAll(() => daemon.removePod(podId));
 
+    /** Waits until a terminal, whose shell reads lines, has a size. */
+    async function sizeIs(talk: Conversation, size: string) {
+      await until("the terminal has the client's size", async () => {
+        await talk.type("stty size\n");
+        await Bun.sleep(100);
+        return talk.heard.stdout.includes(size);
+      });
+    }
+
     async function exec(id: string, command: string, asked: Asked) {
       const cmd = ["sh", "-c", command];
       const { url } = await daemon.client.Exec({ container_id: id, cmd, ...asked });
@@ -51,8 +61,7 @@ describe.skipIf(version === undefined && !hasGvisor)("streams by a shim", () => 
 
     test("two containers reach each other on localhost", async () => {
       await daemon.run(podId, pod, "while :; do echo served | nc -l -p 8080; done");
-      const ask =
-        "for i in 1 2 3 4 5 6 7 8 9; do nc 127.0.0.1 8080 </dev/null && break; sleep 0.2; done";
+      const ask = "until nc 127.0.0.1 8080 </dev/null 2>/dev/null; do sleep 0.2; done";
       const { text } = await daemon.output(podId, pod, ask);
       expect(text).toBe("served\n");
     });
@@ -88,9 +97,7 @@ describe.skipIf(version === undefined && !hasGvisor)("streams by a shim", () => 
         tty: true,
       });
       await talk.resize(91, 37);
-      await Bun.sleep(300);
-      await talk.type("stty size\n");
-      await talk.hears("37 91");
+      await sizeIs(talk, "37 91");
       await talk.type("exit 4\n");
       expect(exitCodeIn((await talk.end).status)).toBe(4);
     });
@@ -102,9 +109,8 @@ describe.skipIf(version === undefined && !hasGvisor)("streams by a shim", () => 
       const { url } = await daemon.client.Attach({ container_id: id, ...asked });
       const talk = await converse(url, asked);
       await talk.resize(92, 38);
-      await Bun.sleep(300);
-      await talk.type("stty size; echo pro''mpt\n");
-      await talk.hears("38 92");
+      await sizeIs(talk, "38 92");
+      await talk.type("echo pro''mpt\n");
       await talk.hears("prompt");
       await talk.type("exit 3\n");
       const { exitCode, status } = await daemon.exited(id);

@@ -6,7 +6,7 @@ import { executable } from "../harness.ts";
 // With its own /run and /var/lib, in case a daemon starts with its defaults nevertheless.
 const script = `
   for folder in /run /var/lib; do mount -t tmpfs test $folder || exit 99; done
-  cd /run && timeout --signal=KILL 10 "$@" </dev/null >&2
+  cd /run && timeout --signal=KILL 100 "$@" </dev/null >&2
   code=$?
   find /run /var/lib -mindepth 1 ! -path "/run/mount*" # which is mount(8)'s
   exit $code`;

@@ -221,7 +221,7 @@ test("an interrupted run waits for RunPodSandbox, and removes the pod", async ()
     ...handlers,
     RunPodSandbox: async ({ config }) => {
       began.resolve();
-      await Bun.sleep(100);
+      await Bun.sleep(2_000); // meanwhile the program gets the signal
       w.pods.set("pod1", config!);
       return { pod_sandbox_id: "pod1" };
     },

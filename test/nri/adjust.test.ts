@@ -128,7 +128,9 @@ test("pids, oom_score_adj, args, sysctls, namespaces, seccomp, CDI devices are a
   };
   await plugins.adjusting([["10", "v0125", { adjust }]], async (name) => {
     const id = await start(name);
-    expect(await inside(id, "tr '\\0' ' ' < /proc/1/cmdline")).toBe("/bin/sleep 300");
+    // A container that has been started may still be the OCI runtime's process.
+    const program = () => inside(id, "tr '\\0' ' ' < /proc/1/cmdline");
+    await until("it sleeps", async () => (await program()) === "/bin/sleep 300");
     expect(await inside(id, "echo $CDI")).toBe("one");
     expect(await inside(id, `cat /sys/fs/cgroup/${isV2 ? "" : "pids/"}pids.max`)).toBe("33");
     expect(await inside(id, "cat /proc/1/oom_score_adj")).toBe("777");

@@ -241,7 +241,7 @@ test("launched plugins get Shutdown and exit with the daemon; external ones reco
   process.kill(stopped!, "SIGSTOP"); // deaf to Shutdown and SIGTERM
   await daemon.stop();
   expect(plugins.lines("20-new").some(({ event }) => event === "Shutdown")).toBe(true);
-  for (const pid of [launched!, stopped!]) expect(isAlive(pid)).toBe(false);
+  await until("both have ended", () => ![launched!, stopped!].some(isAlive));
   expect(plugins.lines("40-new-external").some(({ event }) => event === "Shutdown")).toBe(false);
   await daemon.start();
   await plugins.start("40-new-external", "v0125");

@@ -61,7 +61,7 @@ test("the example limits the processes of a pod with the annotation, and of no o
   const { stdout } = spawnSync(executable, ["nri", "diff", lastPod], { env, encoding: "utf8" });
   expect(page).toContain(stdout.replace(/, [^,]*:$/m, ", 2026-11-23 20:05:06:"));
   expect((await create(undefined)).linux.resources?.pids).toBeUndefined();
-  expect(daemon.log).toMatch(/test\/pod-\d+\/c-\d+: 20 processes/);
+  await until("its output is logged", () => /test\/pod-\d+\/c-\d+: 20 processes/.test(daemon.log));
 });
 
 test("the example refuses a value over the maximum of its configuration", async () => {

@@ -23,7 +23,7 @@ beforeAll(async () => {
   writeFileSync(join(plugins.dir, "plugins/no-plugin"), "#!/bin/sh\n", { mode: 0o755 });
   writeFileSync(join(plugins.dir, "plugins/20-not-executable"), "x", { mode: 0o644 });
   const keys = {
-    "plugin-registration-timeout": "6s",
+    "plugin-registration-timeout": "15s",
     "plugin-request-timeout": "10s",
   };
   daemon = await startDaemon({ config: plugins.config(keys) });
@@ -62,7 +62,7 @@ const isNew = (event: string) => /UpdatePod|Validate/.test(event);
 let serial = 0;
 
 /** The limits that plugins run into which are told to hang. */
-const short = { "plugin-request-timeout": "1s", "plugin-synchronize-timeout": "4s" };
+const short = { "plugin-request-timeout": "2s", "plugin-synchronize-timeout": "4s" };
 
 /** Runs a container from creation to removal, so that all of its events happen. */
 async function life(pod = podId): Promise<string> {
@@ -129,7 +129,7 @@ test("plugins that hang delay requests by one deadline, once", async () => {
   const all = await inEach("hang");
   const told = witnessed(await daemon.configured(short, podLife));
   for (const { id, event } of all) {
-    const why = `NRI plugin ${id} failed ${event}: .*no answer within 1000 ms`;
+    const why = `NRI plugin ${id} failed ${event}: .*no answer within 2000 ms`;
     expect(daemon.log).toMatch(new RegExp(why));
   }
   const asked = daemon.log.split("no answer within").length;
@@ -234,7 +234,8 @@ test("a pod that a plugin rejects leaves nothing", async () => {
 });
 
 test("pods and containers are not visible before plugins have accepted them", async () => {
-  const slow = { sleepMs: { RunPodSandbox: 700, CreateContainer: 700 } };
+  const [acceptPod, acceptContainer] = ["pod", "container"].map((name) => join(plugins.dir, name));
+  const slow = { until: { RunPodSandbox: acceptPod!, CreateContainer: acceptContainer! } };
   const child = await plugins.start("50-slow", "v0125", slow);
   const config = daemon.hostPodConfig();
   const coming = daemon.runPod(config);
@@ -246,6 +247,7 @@ test("pods and containers are not visible before plugins have accepted them", as
   const { items } = await daemon.client.ListPodSandbox({});
   expect(items.map((item) => item.id)).not.toContain(id);
   expect(await failure(daemon.create(id, config, ["true"]))).toMatchObject({ code: "NOT_FOUND" });
+  writeFileSync(acceptPod!, "");
   expect(await coming).toBe(id);
   const container = daemon.create(id, config, ["true"]);
   await until("it was asked", () =>
@@ -253,6 +255,7 @@ test("pods and containers are not visible before plugins have accepted them", as
   );
   const { containers } = await daemon.client.ListContainers({ filter: { pod_sandbox_id: id } });
   expect(containers).toEqual([]);
+  writeFileSync(acceptContainer!, "");
   await container;
   await daemon.removePod(id);
   await plugins.end(child);
@@ -307,7 +310,7 @@ test("garbage on the socket closes only that connection", async () => {
 
 test("a plugin that never registers is closed at its deadline", async () => {
   await silentEnded;
-  expect(daemon.log).toContain("not registered within 6000 ms");
+  expect(daemon.log).toContain("not registered within 15000 ms");
 }, 120_000);
 
 test("a launched plugin that got SIGSTOP is killed and restarted", async () => {
@@ -326,9 +329,9 @@ test("a launched plugin that got SIGSTOP is killed and restarted", async () => {
 
 test("a launched plugin that dies is restarted and synchronized", async () => {
   const first = plugins.lines("10-witness").findLast(({ event }) => event === "Configure")!.pid;
-  process.kill(first, "SIGKILL");
   const started = () => plugins.lines("10-witness").filter(({ event }) => event === "Synchronize");
   const count = started().length;
+  process.kill(first, "SIGKILL");
   await until("it is back", () => started().length > count);
   expect(daemon.log).toMatch(/NRI plugin ended, restarting after a delay/);
   const name = await life();

@@ -26,6 +26,8 @@ export type Behaviour = {
   fail?: string[];
   exit?: string[];
   sleepMs?: Record<string, number>;
+  /** Answers these events once the file exists. */
+  until?: Record<string, string>;
   only?: string;
   adjust?: object;
   update?: object[];

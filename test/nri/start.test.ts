@@ -183,7 +183,7 @@ test("a container that a plugin refuses to start leaves nothing", async () => {
 test("a container whose first process ends meanwhile fails to start", async () => {
   const { id, started, found } = await begin(async ({ pid }) => {
     process.kill(pid, "SIGKILL");
-    await sleep(3_000); // its zombie is gone by then
+    await until("its zombie is gone", () => startTime(pid) === undefined);
     return accepted;
   });
   expect((await failure(started)).message).toMatch(/process \d+, has ended before the start/);

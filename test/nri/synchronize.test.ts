@@ -30,6 +30,7 @@ afterAll(async () => {
 
 test("a plugin gets all of them in several messages", async () => {
   await plugins.start("10-new", "v0125");
+  await until("it has answered", () => daemon.log.includes("in service plugin=10-new"));
   const lines = plugins.lines("10-new").filter(({ event }) => event === "Synchronize");
   expect(lines).toHaveLength(1); // the stub waits for the last
   expect(lines[0]).toMatchObject({ pods: 1 });

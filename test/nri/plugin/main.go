@@ -24,6 +24,7 @@ type behaviour struct {
 	Fail    []string          `json:"fail"`    // answers these with an error
 	Exit    []string          `json:"exit"`    // ends in these
 	SleepMs map[string]int    `json:"sleepMs"` // answers these late
+	Until   map[string]string `json:"until"`   // answers these once a file exists
 	Only    string            `json:"only"`    // the container that Adjust, Update and Evict are for
 	Adjust  json.RawMessage   `json:"adjust"`
 	Update  []json.RawMessage `json:"update"`
@@ -70,6 +71,11 @@ func (p *plugin) act(event string) error {
 		os.Exit(7)
 	}
 	time.Sleep(time.Duration(p.do.SleepMs[event]) * time.Millisecond)
+	if file, waits := p.do.Until[event]; waits {
+		for _, err := os.Stat(file); err != nil; _, err = os.Stat(file) {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
 	if has(p.do.Fail, event) {
 		return fmt.Errorf("told to fail %s", event)
 	}

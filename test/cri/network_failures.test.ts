@@ -152,12 +152,13 @@ test("a RunPodSandbox that is cancelled while a plugin writes its lease leaves n
   // As host-local does it: the file first, then whose it is; DEL looks for the pod's own.
   const folder = join(daemon.dir, "own-leases");
   mkdirSync(folder);
-  const leasing = (seconds: number) => `cd ${folder}
+  const go = join(daemon.dir, "go");
+  const leasing = `cd ${folder}
 case $CNI_COMMAND in
-ADD) : > 10.0.0.2; sleep ${seconds}; echo $CNI_CONTAINERID > 10.0.0.2 ;;
+ADD) : > 10.0.0.2; until [ -e ${go} ]; do sleep 0.1; done; echo $CNI_CONTAINERID > 10.0.0.2 ;;
 DEL) for one in *; do grep -qs $CNI_CONTAINERID $one && rm $one; done ;;
 esac`;
-  writeList("slow", [writePlugin("slow", leasing(0.5))]);
+  writeList("slow", [writePlugin("slow", leasing)]);
   await configure({});
   const before = daemon.snapshot();
   const request = { config: daemon.podConfig(), runtime_handler: "" };
@@ -167,6 +168,7 @@ esac`;
   cancel.abort();
   expect((await call).code).toBe("CANCELLED");
   // The client gets its response at once; the plugin finishes in the background.
+  writeFileSync(go, "");
   const isUndone = () => {
     const left = [readdirSync(folder), files("graph/cni/results"), files("graph/sandboxes")];
     return left.flat().length === 0;
@@ -174,11 +176,13 @@ esac`;
   await until("the pod is undone", isUndone);
   expect(await daemon.leaksSince(before)).toEqual([]);
   // The daemon's end cancels calls too, after a second.
-  writePlugin("slow", leasing(2.5));
+  rmSync(go);
   const cut = daemon.client.RunPodSandbox(request).catch(() => {});
   await until("the plugin has begun", () => readdirSync(folder).length > 0);
-  await daemon.restart();
+  const restarted = daemon.restart();
   await cut;
+  writeFileSync(go, "");
+  await restarted;
   await until("the next daemon has undone it", isUndone);
 });
 

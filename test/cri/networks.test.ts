@@ -3,10 +3,9 @@ import { describe, expect, test } from "bun:test";
 import { execFileSync, spawn } from "node:child_process";
 import { createSocket } from "node:dgram";
 import process from "node:process";
-import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
-import { failure } from "../expect.ts";
+import { failure, until } from "../expect.ts";
 import {
   addresses,
   bridge,
@@ -147,7 +146,7 @@ describe("several networks", () => {
 describe("traffic", () => {
   /** Tries for a while: a listener needs a moment. */
   async function answer(from: { podId: string; pod: PodSandboxConfig }, command: string) {
-    const script = `for i in $(seq 50); do t=$(${command}) && [ -n "$t" ] && break; usleep 100000; done; echo "$t"`;
+    const script = `for i in $(seq 400); do t=$(${command}) && [ -n "$t" ] && break; usleep 100000; done; echo "$t"`;
     return (await daemon.output(from.podId, from.pod, script)).text.trim();
   }
 
@@ -172,10 +171,10 @@ socket.bind(${port});`;
     const answers: string[] = [];
     socket.on("message", (text) => answers.push(text.toString()));
     try {
-      for (let tries = 0; tries < 50 && answers.length === 0; tries++) {
+      await until("the datagram is answered", () => {
         socket.send("hello", port, host);
-        await sleep(100);
-      }
+        return answers.length > 0;
+      });
     } finally {
       socket.close();
     }

@@ -1,7 +1,7 @@
 // Tests that lists are ordered newest first, also after a restart. A kubelet with Evented PLEG takes the
 // first container of a name in a pod's status for the newest attempt.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import type { runtime } from "../../src/proto/messages.js";
+import { runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
@@ -68,7 +68,11 @@ describe("newest first", () => {
       const metadata = { name: `other-${performance.now()}` };
       const id = await daemon.create(podId, pod, "exit 0", { metadata });
       await daemon.client.RemoveContainer({ container_id: id });
-      event = seen.find(({ container_id }) => container_id === id);
+      // The subscription may begin between its creation and its removal.
+      event = seen.find(
+        ({ container_id, container_event_type: type }) =>
+          container_id === id && type === runtime.v1.ContainerEventType.CONTAINER_CREATED_EVENT,
+      );
       return event !== undefined;
     });
     expect(event!.containers_statuses.map(({ id }) => id)).toEqual([

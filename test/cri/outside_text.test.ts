@@ -10,7 +10,7 @@ import { busyboxImage, makeImage, makeLayer } from "../image_maker.ts";
 import { configure, daemon, useNetworks, writeList, writePlugin } from "./network_fixture.ts";
 
 useNetworks();
-const timeoutMs = 10_000;
+const timeoutMs = 60_000;
 let registry: FakeRegistry;
 
 beforeAll(async () => {

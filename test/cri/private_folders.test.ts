@@ -31,18 +31,21 @@ afterAll(() => daemon?.[Symbol.asyncDispose]());
 
 const tops = () => ["graph", "state"].map((name) => join(daemon.dir, name));
 
+/** Undefined for a file that has gone meanwhile, such as one that is replaced by its successor. */
+const statOf = (path: string) => lstatSync(path, { throwIfNoEntry: false });
+
 /** The folder and what lies in its first two levels, but for symlinks, which have no permissions. */
 function firstLevels(top: string): string[] {
   const entries = (folder: string) =>
-    lstatSync(folder).isDirectory() ? readdirSync(folder).map((name) => join(folder, name)) : [];
+    statOf(folder)?.isDirectory() ? readdirSync(folder).map((name) => join(folder, name)) : [];
   const first = entries(top);
   return [top, ...first, ...first.flatMap(entries)].filter(
-    (path) => !lstatSync(path).isSymbolicLink(),
+    (path) => statOf(path)?.isSymbolicLink() === false,
   );
 }
 
 function openToOthers(): string[] {
-  const mode = (path: string) => lstatSync(path).mode & 0o777;
+  const mode = (path: string) => (statOf(path)?.mode ?? 0) & 0o777;
   const open = tops()
     .flatMap(firstLevels)
     .filter((path) => (mode(path) & 0o007) !== 0);

@@ -5,6 +5,7 @@ import { spawnSync } from "node:child_process";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { until } from "../expect.ts";
 import { executable, startDaemon } from "../harness.ts";
 import { end, processesOf } from "../host.ts";
 
@@ -15,9 +16,11 @@ fs.mkdirSync(graph);
 /** Whether an ext4 with project quotas is mounted at graph: what this machine's kernel was built with. */
 const isMounted = mountExt4();
 if (!isMounted) console.error("skipped, this kernel mounts no ext4 with project quotas: quotas");
-afterAll(() => {
+afterAll(async () => {
   // The monitor of a daemon that was refused goes on for some seconds, and writes into the folder.
-  for (const pid of processesOf(executable, { dir, except: -1 })) end(pid);
+  const running = () => processesOf(executable, { dir, except: -1 });
+  for (const pid of running()) end(pid);
+  await until("the monitor has ended", () => running().length === 0);
   spawnSync("umount", ["-l", graph]);
   fs.rmSync(dir, { recursive: true, force: true });
 });
@@ -47,12 +50,12 @@ test("is refused at the start if the file system does not support it", () => {
       "storage-opts": ["overlay2.size=10M"],
     };
     fs.writeFileSync(file, JSON.stringify(config));
-    const run = spawnSync(executable, ["--config", file], { encoding: "utf8", timeout: 20_000 });
+    const run = spawnSync(executable, ["--config", file], { encoding: "utf8", timeout: 100_000 });
     expect(run.status).toBe(1);
     expect(run.stderr).toMatch(/"overlay2.size" cannot be enforced: .*prjquota/);
     expect(fs.readdirSync(join(tmpfs, "layers"))).toEqual([]);
   } finally {
-    spawnSync("umount", [tmpfs]);
+    spawnSync("umount", ["-l", tmpfs]);
   }
 });
 

@@ -39,11 +39,21 @@ afterEach(async () => {
   await other[Symbol.asyncDispose]();
   const { images } = await daemon.client.ListImages({});
   for (const { id } of images) await daemon.client.RemoveImage({ image: { image: id! } });
+  // A later registry may get the port of this one.
+  for (const folder of fs.readdirSync(certs)) fs.rmSync(join(certs, folder), { recursive: true });
 });
 
 const pull = async (auth?: AuthConfig, timeoutMs?: number) =>
   (await daemon.client.PullImage({ image: { image: `${fake.host}/a/b:1` }, auth }, { timeoutMs }))
     .image_ref;
+
+/** The failure of a pull at its caller's deadline, which is long enough for a first request. */
+async function lateFailure() {
+  for (let deadlineMs = 1_500; ; deadlineMs *= 2) {
+    const error = await failure(pull(undefined, deadlineMs));
+    if (fake.requests.length > 0) return error;
+  }
+}
 
 /** The failure of a pull that leaves nothing. */
 async function refusal(auth?: AuthConfig) {
@@ -212,7 +222,7 @@ describe("too late", () => {
       response.once("close", () => (isClosed = true)),
       true
     );
-    expect((await failure(pull(undefined, 1_000))).code).toBe("DEADLINE_EXCEEDED");
+    expect((await lateFailure()).code).toBe("DEADLINE_EXCEEDED");
     await until("the connection to the registry is closed", () => isClosed);
   });
 
@@ -236,7 +246,7 @@ describe("too late", () => {
       response.writeHead(503, { "retry-after": "100" }).end();
       return true;
     };
-    expect((await failure(pull(undefined, 1_500))).code).toBe("DEADLINE_EXCEEDED");
+    expect((await lateFailure()).code).toBe("DEADLINE_EXCEEDED");
     expect(fake.requests).toHaveLength(1);
   });
 

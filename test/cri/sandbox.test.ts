@@ -263,11 +263,9 @@ describe("network", () => {
     const id = await daemon.runPod(config);
     const first = await daemon.run(id, config, "echo x > /dev/shm/seen; nc -l -p 99; sleep 600");
     const ns = "for n in net ipc uts pid mnt; do readlink /proc/self/ns/$n; done";
-    const { text } = await daemon.output(
-      id,
-      config,
-      `${ns}; cat /dev/shm/seen; nc 127.0.0.1 99 < /dev/null && echo open`,
-    );
+    const script = `${ns}; until [ -s /dev/shm/seen ]; do sleep 0.1; done; cat /dev/shm/seen
+      until nc 127.0.0.1 99 < /dev/null 2> /dev/null; do sleep 0.1; done; echo open`;
+    const { text } = await daemon.output(id, config, script);
     const lines = text.split("\n");
     const others = (await daemon.exec(first, ns)).stdout.split("\n");
     expect(lines.slice(0, 3)).toEqual(others.slice(0, 3));
@@ -323,7 +321,9 @@ describe("one pid namespace for the pod", () => {
     const config = daemon.podConfig({ linux: { security_context: { namespace_options } } });
     const id = await daemon.runPod(config);
     await daemon.run(id, config, ["sleep", "1234"]);
-    const { text } = await daemon.output(id, config, "ps -o pid,args");
+    // A container that has been started may still be the OCI runtime's process.
+    const script = "until ps -o args | grep -q '^sleep 1234'; do sleep 0.1; done; ps -o pid,args";
+    const { text } = await daemon.output(id, config, script);
     expect(text).toMatch(/^\s*1 .*sleep 4242/m);
     expect(text).toContain("sleep 1234");
     const { containers } = await daemon.client.ListContainers({ filter: { pod_sandbox_id: id } });

@@ -17,7 +17,8 @@ let daemon: Daemon;
 let pod: PodSandboxConfig;
 let podId: string;
 beforeAll(async () => {
-  daemon = await startDaemon();
+  // Only calls read: otherwise the daemon may read a container before its first call.
+  daemon = await startDaemon({ config: { "stats-collect-period": "1h" } });
   pod = daemon.podConfig({ labels: { app: "one" } });
   podId = await daemon.runPod(pod);
 });
@@ -124,7 +125,10 @@ describe("a container", () => {
     );
     expect(openCgroupFiles(id).sort()).toEqual(open.sort());
     await daemon.client.StopContainer({ container_id: id });
-    expect(openCgroupFiles(id)).toEqual([]);
+    await until(
+      async () => openCgroupFiles(id),
+      (files) => files.length === 0,
+    );
   });
 
   test("that is not running has no stats, and an unknown one is NOT_FOUND", async () => {
@@ -196,13 +200,16 @@ describe("a pod", () => {
       const before = (await podStats()).linux!.network!.default_interface!;
       expect(before.name).toBe("eth0");
       await sendDatagrams(ip!);
-      const after = (await podStats()).linux!.network!;
+      // A busy kernel may receive them later.
+      const after = await until(
+        async () => (await podStats()).linux!.network!,
+        ({ default_interface: now }) =>
+          count(now!.rx_bytes) - count(before.rx_bytes) > 3000n &&
+          count(now!.tx_bytes) - count(before.tx_bytes) > 100n,
+      );
       expect(after.interfaces).toEqual([]);
       expect(toBigInt(after.timestamp)).toBeGreaterThan(0n);
-      const { rx_bytes, tx_bytes, rx_errors } = after.default_interface!;
-      expect(count(rx_bytes) - count(before.rx_bytes)).toBeGreaterThan(3000n);
-      expect(count(tx_bytes) - count(before.tx_bytes)).toBeGreaterThan(100n);
-      expect(count(rx_errors)).toBe(0n);
+      expect(count(after.default_interface!.rx_errors)).toBe(0n);
     };
     expect((await podStats()).linux!.containers).toEqual([]);
     await traffic();
@@ -266,12 +273,18 @@ test.each([
   await daemon.restart();
   const id = await daemon.run(podId, pod, ["sleep", "600"]);
   const first = await statsOf(id);
-  await daemon.exec(id, "timeout 2 sh -c 'while :; do :; done'");
+  await daemon.exec(id, "ulimit -t 2; while :; do :; done", 100); // two seconds of CPU, however long they take
   await sleep(4_000); // idle: the last of short periods has no CPU, the only long one has that of the loop
-  const { cpu, writable_layer } = await statsOf(id);
-  const isOften = how === "often";
-  expect(count(cpu!.usage_nano_cores) < 50_000_000n).toBe(isOften);
-  expect(String(writable_layer!.timestamp) !== String(first.writable_layer!.timestamp)).toBe(
-    isOften,
-  );
+  const isIdle = ({ cpu }: ContainerStats) => count(cpu!.usage_nano_cores) < 10_000_000n;
+  const isMeasured = ({ writable_layer: layer }: ContainerStats) =>
+    String(layer!.timestamp) !== String(first.writable_layer!.timestamp);
+  if (how === "often")
+    await until(
+      () => statsOf(id),
+      (now) => isIdle(now) && isMeasured(now),
+    );
+  else {
+    const now = await statsOf(id);
+    expect([isIdle(now), isMeasured(now)]).toEqual([false, false]);
+  }
 });

@@ -35,7 +35,7 @@ test.each([
     const id = await daemon.run(podId, pod, command, more);
     expect((await daemon.status(id)).stop_signal).toBe(told);
     if (number !== 17) await daemon.logged(id, "up");
-    const timeout = toLong(number === 17 ? 1 : 20);
+    const timeout = toLong(number === 17 ? 1 : 60);
     await daemon.client.StopContainer({ container_id: id, timeout });
     expect((await daemon.status(id)).exit_code).toBe(number === 17 ? 137 : 5);
     await daemon.client.RemoveContainer({ container_id: id });

@@ -4,7 +4,8 @@ import { spawnSync } from "node:child_process";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { failure, until } from "../expect.ts";
+import { codeOf } from "../../src/base/errors.ts";
+import { until } from "../expect.ts";
 import { executable, type Daemon, startDaemon } from "../harness.ts";
 import { busyboxEntries, makeImage, makeLayer, type TestImage } from "../image_maker.ts";
 
@@ -117,7 +118,7 @@ function refusal(config: Record<string, unknown>): string {
   const [state, pidfile] = [join(dir, "state"), join(dir, "pid")];
   const hosts = [`unix://${dir}/isulad.sock`];
   fs.writeFileSync(file, JSON.stringify({ hosts, state, pidfile, ...config }));
-  const run = spawnSync(executable, ["--config", file], { encoding: "utf8", timeout: 20_000 });
+  const run = spawnSync(executable, ["--config", file], { encoding: "utf8", timeout: 100_000 });
   expect(run.status).toBe(1);
   return run.stderr;
 }
@@ -147,6 +148,9 @@ describe("on a file system that overlayfs does not take", () => {
       daemon.run(podId, pod, "echo one >/t/empty; exec sleep 600", spec),
       daemon.run(podId, pod, "rm -r /t; exec sleep 600", spec),
     ]);
+    const done = async (id: string, state: string) =>
+      (await daemon.exec(id, `until [ ${state} ]; do sleep 0.1; done`)).exitCode;
+    expect([await done(one, "-s /t/empty"), await done(two, "! -e /t")]).toEqual([0, 0]);
     const volumeWrite = await daemon.exec(
       one,
       "cat /volume/t/full/new; echo x >/volume/t/full/new",
@@ -208,12 +212,19 @@ test("a copy cut off by the daemon's exit is removed by the next daemon", async 
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod);
   const before = daemon.snapshot();
-  const cut = failure(daemon.create(podId, pod, ["/x"], { image: { image: many } }));
   const containers = join(daemon.dir, "graph/containers");
   const isCopying = () => fs.globSync(join(containers, "*/upper/d*/*")).length > 0;
-  await until("files are copied", isCopying);
-  await daemon.restart("SIGKILL");
-  expect((await cut).code).toBe("UNAVAILABLE");
+  /** Kills the daemon while it copies. Returns the id if it was too late. */
+  const cut = async () => {
+    const created = daemon.create(podId, pod, ["/x"], { image: { image: many } }).catch(codeOf);
+    await until("files are copied", isCopying);
+    await daemon.restart("SIGKILL");
+    return created;
+  };
+  let result = await cut();
+  for (; /^[0-9a-f]{64}$/.test(result); result = await cut())
+    await daemon.client.RemoveContainer({ container_id: result });
+  expect(result).toBe("UNAVAILABLE");
   const leaks = await daemon.leaksSince(before);
   expect(leaks.filter((leak) => !leak.startsWith("descriptor"))).toEqual([]); // of the daemon before
   expect(fs.readdirSync(containers)).toEqual([]);

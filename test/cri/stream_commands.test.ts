@@ -46,7 +46,7 @@ function run([program = "", ...words]: Words, input = "") {
   const options = {
     encoding: "utf8",
     env: environment(),
-    timeout: 30_000,
+    timeout: 100_000,
     input,
     maxBuffer: 64 << 20,
   } as const;
@@ -80,6 +80,9 @@ class OnTerminal {
   }
 }
 
+/** A shell's command that waits until its terminal has our size. */
+const untilSized = 'until [ "$(stty size)" = "28 90" ]; do sleep 0.1; done';
+
 describe("exec", () => {
   test("shows both streams, and its exit code is the command's", () => {
     const done = run(ours("exec", id, "sh", "-c", "echo out; echo err >&2; exit 9"));
@@ -105,10 +108,11 @@ describe("exec", () => {
   test("-it is a terminal with our size, whose keys go to the command", async () => {
     const shell = new OnTerminal(ours("exec", "-it", id, "sh"));
     await shell.shows("# ");
-    shell.type("stty size\r");
-    await shell.shows("28 90");
-    shell.type("sleep 600\r");
-    await Bun.sleep(300);
+    shell.type(`${untilSized}; echo sized $((6*6))\r`);
+    await shell.shows("sized 36");
+    shell.type("sleep 61631\r");
+    const processes = async () => (await daemon.exec(id, "ps -o args")).stdout;
+    await until("it sleeps", async () => /^sleep 61631$/m.test(await processes()));
     shell.type("\u0003");
     shell.type("echo after $((6*7))\r");
     await shell.shows("after 42");
@@ -168,8 +172,7 @@ describe("attach", () => {
     const container = await daemon.run(podId, pod, ["sh"], { stdin: true, tty: true });
     const shell = new OnTerminal(ours("attach", "-i", container));
     await Bun.sleep(500);
-    shell.type("stty size; echo $((6*7))\r");
-    await shell.shows("28 90");
+    shell.type(`${untilSized}; echo $((6*7))\r`);
     await shell.shows("42\r");
     shell.type("exit 3\r");
     expect(await shell.ended).toBe(3);
@@ -180,8 +183,7 @@ test("run -it has the output from the start, the terminal's size and the exit co
   const script = "echo banner; exec sh";
   const shell = new OnTerminal(ours("run", "-it", "--host-network", "busybox", "sh", "-c", script));
   await shell.shows("banner");
-  shell.type("stty size; exit 4\r");
-  await shell.shows("28 90");
+  shell.type(`${untilSized}; exit 4\r`);
   expect(await shell.ended).toBe(4);
 });
 
@@ -239,8 +241,7 @@ describe.skipIf(!there).each(["spdy", "websocket"])("crictl --transport %s", (tr
   test("exec -it", async () => {
     const shell = new OnTerminal(exec("-it", id, "sh"));
     await shell.shows("# ");
-    shell.type("stty size; echo $((6*7))\r");
-    await shell.shows("28 90");
+    shell.type(`${untilSized}; echo $((6*7))\r`);
     await shell.shows("42\r");
     shell.type("exit\r");
     expect(await shell.ended).toBe(0);

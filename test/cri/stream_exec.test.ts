@@ -119,7 +119,7 @@ describe.each(["SPDY", "WebSocket"] as const)("over %s", (transport) => {
     await Bun.sleep(300);
     talk.vanish();
     await typing;
-    expect(await daemon.leaksSince(before, 15_000)).toEqual([]);
+    expect(await daemon.leaksSince(before)).toEqual([]);
   });
 });
 
@@ -137,7 +137,7 @@ test("a child that keeps the output open delays nobody", async () => {
   const start = performance.now();
   const { stdout } = await (await exec("echo first; sleep 300 & exit 0")).end;
   expect(stdout).toBe("first\n");
-  expect(performance.now() - start).toBeLessThan(10_000);
+  expect(performance.now() - start).toBeLessThan(100_000);
   await daemon.exec(id, "pkill -f 'sleep 300'");
 });
 
@@ -182,9 +182,9 @@ test(
       await Promise.all(talks.map((talk) => talk.hears("on")));
       for (const talk of talks) talk.vanish();
     }
-    expect(await daemon.leaksSince(before, 10_000)).toEqual([]);
+    expect(await daemon.leaksSince(before)).toEqual([]);
   },
-  testMs(180_000),
+  testMs(400_000),
 );
 
 test("the daemon's exit ends its commands, and nothing of them is left", async () => {
@@ -196,7 +196,8 @@ test("the daemon's exit ends its commands, and nothing of them is left", async (
   await Promise.all(talks.map((talk) => talk.hears("on")));
   await daemon.restart("SIGKILL");
   await Promise.allSettled(talks.map(({ end }) => end));
-  expect((await daemon.exec(id, "ps -o args")).stdout).not.toMatch(/sleep 6162/);
+  const processes = async () => (await daemon.exec(id, "ps -o args")).stdout;
+  await until("the commands have ended", async () => !/sleep 6162/.test(await processes()));
   expect((await daemon.leaksSince(before)).filter((leak) => !/pid \d+/.test(leak))).toEqual([]);
 });
 
@@ -297,14 +298,15 @@ test.skipIf(Bun.which("openssl") === null)("with a certificate the streams are T
 });
 
 test("a stream without a byte for the idle timeout ends, and its command with it", async () => {
-  daemon.writeConfig({ "stream-idle-timeout": 1, "stream-server-address": "127.0.0.3" });
+  daemon.writeConfig({ "stream-idle-timeout": 8, "stream-server-address": "127.0.0.3" });
   await daemon.restart();
   expect(await urlOf("true")).toStartWith("http://127.0.0.3:");
   const before = daemon.snapshot();
   const idle = await exec("echo on; sleep 61626");
   await idle.hears("on");
-  const busy = await exec("for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done");
+  // Longer than the timeout, which is long enough for the start of an exec.
+  const busy = await exec("for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 1; done");
   await idle.end.catch(() => {});
-  expect((await busy.end).stdout).toBe("1\n2\n3\n4\n5\n6\n");
+  expect((await busy.end).stdout).toBe("1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n");
   expect(await daemon.leaksSince(before)).toEqual([]);
 });

@@ -13,7 +13,8 @@ async function asUser(daemon: Daemon, sysctls: Record<string, string>) {
     capabilities: { drop_capabilities: ["ALL"] },
   };
   const script = `cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/net/ipv4/ping_group_range
-    nc -l -p 80 > /dev/null 2>&1 & sleep 0.5; kill $! 2> /dev/null; echo "listen $?"`;
+    nc -l -p 80 > /dev/null 2>&1 & listens() { cat /proc/net/tcp /proc/net/tcp6 2> /dev/null | grep -q ':0050 0*:0000 0A '; }
+    until listens || ! kill -0 $! 2> /dev/null; do sleep 0.1; done; kill $! 2> /dev/null; echo "listen $?"`;
   const { text } = await daemon.output(podId, pod, script, { linux: { security_context } });
   await daemon.removePod(podId);
   return text.replaceAll(/\s+/g, " ").trim();

@@ -12,7 +12,7 @@ import {
 import { loadedProfiles, reloadUnloaded } from "./apparmor.ts";
 import { hostDevices, lookupDevice } from "./devices.ts";
 import { mountSource } from "./mount_source.ts";
-import { readInRoot } from "./path_in_root.ts";
+import { readInRoot, refuseLinkedSystemFolders } from "./path_in_root.ts";
 
 const accountFileBytesMax = 4 << 20;
 const seccompBytesMax = 4 << 20;
@@ -32,12 +32,13 @@ export type LookupOptions = {
 /**
  * Looks up all inputs of one container's spec. Missing mount sources become directories, as in other CRI
  * runtimes; pods with untyped hostPath volumes rely on that.
- * @throws CriError naming the mount, device or profile that is unavailable.
+ * @throws CriError naming the mount, device or profile that is unavailable, or what is wrong with the image's root.
  */
 export async function lookupContainer(
   config: ContainerConfig,
   options: LookupOptions,
 ): Promise<ResolvedInputs> {
+  refuseLinkedSystemFolders(options.rootfsPath);
   const security = config.linux?.security_context;
   const profile = seccompProfileFile(security);
   const { defaultProfile } = options;

@@ -1,10 +1,27 @@
 // Resolves paths inside an image's root file system, which is hostile input: links never lead out of it.
+import { lstatSync } from "node:fs";
 import { lstat, readlink } from "node:fs/promises";
 import { join, posix } from "node:path";
 import { CriError, errnoOf } from "../base/errors.ts";
 import { readBounded } from "../sys/file.ts";
 
 const linksMax = 40;
+/** Where each container has a file system of the runtime's. */
+const systemFolders = ["dev", "proc", "sys"];
+
+/**
+ * Refuses a root in which a symlink stands for a folder that the runtime fills before it enters the root: runc before
+ * 1.3.6 and 1.4.3 would follow it out of the root, and remove and create files of the node (CVE-2026-41579).
+ * @throws CriError FAILED_PRECONDITION.
+ */
+export function refuseLinkedSystemFolders(root: string): void {
+  for (const name of systemFolders) {
+    const found = lstatSync(join(root, name), { throwIfNoEntry: false });
+    if (found?.isSymbolicLink() !== true) continue;
+    const message = `cannot use the image: its /${name} is a symlink, where the runtime mounts a file system`;
+    throw new CriError("FAILED_PRECONDITION", message);
+  }
+}
 
 /**
  * Reads a file of an image as text; "" when it is missing or not a regular file.

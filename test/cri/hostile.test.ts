@@ -1,6 +1,7 @@
 // Tests that the daemon refuses invalid requests, which no kubelet sends, as INVALID_ARGUMENT with field and
 // value, and creates nothing. The tables cover all RPCs; the last test checks that none is missing.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { ImageService, NodeService, RuntimeService } from "../../src/proto/services.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
@@ -88,6 +89,23 @@ describe("CreateContainer", () => {
     expect(error.code).toBe("INVALID_ARGUMENT");
     await daemon.client.RemoveImage({ image: { image } });
   });
+
+  test.each(["dev", "proc", "sys"])(
+    "of an image whose /%s is a link to a folder of the node",
+    async (name) => {
+      const victim = join(daemon.dir, `victim-${name}`);
+      mkdirSync(victim);
+      writeFileSync(join(victim, "ptmx"), "of the node");
+      const link = { name, type: "2", link: victim };
+      const image = await daemon.loadImage(busyboxImage({}, [link]), "example.test/linked:1");
+      const error = await failure(daemon.create(podId, pod, ["true"], { image: { image } }));
+      expect(readdirSync(victim)).toEqual(["ptmx"]);
+      expect(readFileSync(join(victim, "ptmx"), "utf8")).toBe("of the node");
+      expect(error.code).toBe("FAILED_PRECONDITION");
+      expect(error.message).toContain(`its /${name} is a symlink`);
+      await daemon.client.RemoveImage({ image: { image } });
+    },
+  );
 });
 
 describe("RunPodSandbox", () => {

@@ -3,7 +3,12 @@ import { afterAll, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, realpathSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { folderInRoot, readInRoot, resolveInRoot } from "../../../src/node/path_in_root.ts";
+import {
+  folderInRoot,
+  readInRoot,
+  refuseLinkedSystemFolders,
+  resolveInRoot,
+} from "../../../src/node/path_in_root.ts";
 import { failure } from "../../expect.ts";
 
 const root = realpathSync(mkdtempSync(join(tmpdir(), "isulad-root-")));
@@ -50,4 +55,12 @@ test("folderInRoot() accepts directories only", async () => {
   expect(await folderInRoot(root, "/etc/deep")).toBe(join(root, "etc/deep"));
   expect(await failure(folderInRoot(root, "/none"))).toMatchObject({ code: "NOT_FOUND" });
   expect((await failure(folderInRoot(root, "/up"))).message).toContain("is not a directory");
+});
+
+test("refuseLinkedSystemFolders() refuses links only", () => {
+  const own = join(root, "own");
+  mkdirSync(join(own, "proc"), { recursive: true });
+  expect(() => refuseLinkedSystemFolders(own)).not.toThrow();
+  symlinkSync("proc", join(own, "dev"));
+  expect(() => refuseLinkedSystemFolders(own)).toThrow("its /dev is a symlink");
 });

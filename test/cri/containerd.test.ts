@@ -40,8 +40,12 @@ beforeAll(async () => {
   folder = join("/sys/fs/cgroup", isV2 ? "" : "memory", parent);
 });
 afterAll(async () => {
-  for (const path of made.toReversed()) rmdirSync(path);
-  await daemon?.[Symbol.asyncDispose]();
+  try {
+    await daemon?.removeAllPods(); // a test that failed has left its own
+    for (const path of made.toReversed()) rmdirSync(path);
+  } finally {
+    await daemon?.[Symbol.asyncDispose]();
+  }
 });
 
 type Decoder<Message> = { decode(bytes: Uint8Array): Message };

@@ -17,7 +17,8 @@ export function hasCgroup({ cgroup }: Context, sandbox: Sandbox): boolean {
 /** Paths of a container's cgroup; {} if its pod no longer exists, or the container is in a guest. */
 export function containerCgroup(context: Context, container: Container): CgroupPaths {
   if (isInGuest(container)) return {};
-  const { id, sandboxId, cgroupsPath } = container;
+  const { id, sandboxId, cgroupDriver, cgroupsPath } = container;
+  if (cgroupDriver !== undefined && cgroupDriver !== context.cgroup.name) return {};
   const sandbox = context.sandboxes.find(sandboxId);
   if (sandbox !== undefined && !hasCgroup(context, sandbox)) return {};
   if (cgroupsPath !== undefined) return context.cgroup.pathsOf(cgroupsPath);

@@ -95,6 +95,7 @@ function newContainer(
     runtimeKind: sandbox.runtimeKind,
     createdAtNs: createdAfter(podContainers(context, sandbox)),
     cgroupDriver: context.cgroup.name,
+    cgroupsPath: context.cgroup.containerCgroupsPath(sandbox.cgroup.parent, sandbox.id, id),
     bootId: context.bootId,
     logPath: logPath(config, sandbox.config),
     stopSignal: stopSignal(config, image, systemd?.stopSignal),

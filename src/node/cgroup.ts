@@ -31,9 +31,10 @@ export type CgroupDriver = {
   podCgroup(parent: string, podId: string): { ociParent: string; path: string; paths: CgroupPaths };
   /** Returns OCI's linux.cgroupsPath. */
   containerCgroupsPath(parent: string, podId: string, containerId: string): string;
+  /** Those of a container whose cgroupsPath is in no record. */
   containerPaths(parent: string, podId: string, containerId: string): CgroupPaths;
   /**
-   * Returns the folders of a linux.cgroupsPath chosen by an NRI plugin.
+   * Returns the folders of a linux.cgroupsPath, which an NRI plugin may have chosen.
    * @throws CriError INVALID_ARGUMENT for a path that this driver cannot use.
    */
   pathsOf(cgroupsPath: string): CgroupPaths;

@@ -11,8 +11,13 @@ import { removeTree } from "../sys/remove_tree.ts";
 
 /** Default parent of pods. */
 const ownParent = "isulad.slice";
-/** Scopes are named isulad-<container id>.scope. */
-const scopePrefix = "isulad";
+/**
+ * Scopes are named cri-containerd-<container id>.scope, as containerd names them: by the prefix Falco, Cilium and others
+ * tell the processes of containers from those of the host, and know no other one than containerd's, CRI-O's and Docker's.
+ */
+const scopePrefix = "cri-containerd";
+/** That of earlier builds, whose containers may still run. */
+const formerPrefix = "isulad";
 
 /** systemd's folder of what `systemctl set-property --runtime` sets. */
 const runtimeProperties = "/run/systemd/system.control";
@@ -47,11 +52,13 @@ export function systemdDriver(
     },
     containerCgroupsPath: (parent, podId, containerId) =>
       `${podSlice(parent, podId)}:${scopePrefix}:${containerId}`,
-    containerPaths: (parent, podId, containerId) =>
-      cgroupFolders(
-        mounts,
-        posix.join(slicePath(podSlice(parent, podId)), `${scopePrefix}-${containerId}.scope`),
-      ),
+    containerPaths(parent, podId, containerId) {
+      const slice = slicePath(podSlice(parent, podId));
+      const scope = (prefix: string) =>
+        cgroupFolders(mounts, posix.join(slice, `${prefix}-${containerId}.scope`));
+      const former = scope(formerPrefix);
+      return existsSync(Object.values(former)[0]!) ? former : scope(scopePrefix);
+    },
     pathsOf: (cgroupsPath) => cgroupFolders(mounts, scopePath(cgroupsPath)),
     // An OOM kill of one process must not stop the container: its first process decides. A systemd whose scopes lack
     // the property (247 and 249, for example) stops no scope then, and refuses to start a scope that has the property.

@@ -71,7 +71,7 @@ const ContainerSchema = v.object({
   user: v.object({ uid: Id, gid: Id, groups: v.array(Id) }),
   /** SELinux labels; a privileged container runs without the process label. */
   selinux: v.optional(SelinuxSchema),
-  /** OCI's cgroupsPath if an NRI plugin chose it; absent: the cgroup driver's. */
+  /** OCI's cgroupsPath, the driver's or an NRI plugin's; absent, of earlier builds: the driver's. */
   cgroupsPath: v.optional(v.string()),
   /** Annotations of the last update that had any, passed to NRI plugins. */
   updateAnnotations: v.optional(mapOf(v.string(), v.string())),

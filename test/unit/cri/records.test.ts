@@ -88,6 +88,9 @@ describe("cgroups", () => {
     expect(hasCgroup(context([]), systemd)).toBe(false);
     expect(hasCgroup(context([]), sandboxRecord())).toBe(true);
     expect(containerCgroup(context([systemd]), containerRecord())).toEqual({});
+    // Of a container whose pod's record is lost, too: the path is none of this driver.
+    const lone = containerRecord({ cgroupDriver: "systemd", cgroupsPath: "a.slice:p:c1" });
+    expect(containerCgroup(context([]), lone)).toEqual({});
   });
 
   test("of this node say nothing about containers in a guest", () => {
@@ -95,7 +98,7 @@ describe("cgroups", () => {
     expect(containerCgroup(context([sandboxRecord()]), inGuest)).toEqual({});
   });
 
-  test("of a container are below its pod's, or where a plugin put them", () => {
+  test("of a container are below its pod's, or where its record says", () => {
     const pod = context([sandboxRecord({ cgroup: { driver: "cgroupfs", parent: "/kube" } })]);
     const own = containerRecord({ cgroupsPath: "/chosen" });
     const paths = (of: Context, container = containerRecord()): object =>

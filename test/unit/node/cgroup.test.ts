@@ -169,10 +169,10 @@ describe("systemdDriver()", () => {
   test("uses the last element of the kubelet's path, and derives the folder from it", () => {
     const parent = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice";
     expect(driver.containerCgroupsPath(parent, "p", "c")).toBe(
-      "kubepods-burstable-pod1_2.slice:isulad:c",
+      "kubepods-burstable-pod1_2.slice:cri-containerd:c",
     );
     expect(driver.containerPaths(parent, "p", "c")).toEqual({
-      unified: `/c${parent}/isulad-c.scope`,
+      unified: `/c${parent}/cri-containerd-c.scope`,
     });
     expect(driver.podCgroup("", "p")).toEqual({
       ociParent: "isulad-podp.slice",
@@ -196,6 +196,25 @@ describe("systemdDriver()", () => {
       expect(() => driver.pathsOf(path)).toThrow(CriError);
     },
   );
+
+  test("names scopes as containerd does; Falco's and Cilium's agents know no other names", () => {
+    const id = "f".repeat(64);
+    const path = driver.containerCgroupsPath("a-b.slice", "p", id);
+    const unified = `/c/a.slice/a-b.slice/cri-containerd-${id}.scope`;
+    expect(driver.pathsOf(path)).toEqual({ unified });
+    expect(driver.containerPaths("a-b.slice", "p", id)).toEqual({ unified });
+  });
+
+  test("finds the scope of a container that an earlier build has started", () => {
+    const unified = hierarchy("former");
+    const former = join(unified, "a.slice/isulad-c1.scope");
+    mkdirSync(former, { recursive: true });
+    const own = systemdDriver({ version: 2, roots: { unified } }, "");
+    expect(own.containerPaths("a.slice", "p", "c1")).toEqual({ unified: former });
+    expect(own.containerPaths("a.slice", "p", "c2")).toEqual({
+      unified: join(unified, "a.slice/cri-containerd-c2.scope"),
+    });
+  });
 
   test("pathsOf() accepts SLICE:PREFIX:NAME", () => {
     expect(driver.pathsOf("a-b.slice:cri:c1")).toEqual({

@@ -12,6 +12,7 @@ import { sandboxCommitted } from "../../src/cri/events.ts";
 import { PodHistory } from "../../src/history/pod_history.ts";
 import { runtime } from "../../src/proto/messages.js";
 import { serve, serveContainerd } from "../../src/sockets.ts";
+import { until } from "../expect.ts";
 import { capturedLog, containerRecord, phases, recordStore, sandboxRecord } from "./fakes.ts";
 
 test("serveContainerd() replaces the marker of an earlier daemon, also after commits before ready", async () => {
@@ -38,8 +39,8 @@ test("serveContainerd() replaces the marker of an earlier daemon, also after com
   sandboxCommitted(context, sandbox, sandbox);
   await sleep(10);
   ready();
-  await sleep(10);
-  expect(readdirSync(pod)).toEqual(["isulad-pod-2-p1.scope"]);
+  await until("it is replaced", () => readdirSync(pod).join() === "isulad-pod-2-p1.scope");
+  await until("its process is known", () => context.podMarkers?.processOf("p1") !== undefined);
   expect(context.podMarkers?.processOf("p1")).toBe(7);
   expect(lines).toEqual([]);
 });

@@ -3,6 +3,7 @@ import { expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { messageOf } from "../../../src/base/errors.ts";
 import { Crowd } from "../../../src/base/crowd.ts";
+import { until } from "../../expect.ts";
 
 test("enter() admits as many as the limit, in the order of their arrival", async () => {
   const crowd = new Crowd("others", 2);
@@ -25,7 +26,7 @@ test("enter() admits as many as the limit, in the order of their arrival", async
 });
 
 test("enter() admits the next one when the work hangs, and once when it ends after that", async () => {
-  const crowd = new Crowd("others", 1, 20);
+  const crowd = new Crowd("others", 1, 500);
   const hung = Promise.withResolvers<string>();
   const first = crowd.enter(undefined, () => hung.promise);
   const begun: string[] = [];
@@ -35,7 +36,7 @@ test("enter() admits the next one when the work hangs, and once when it ends aft
     await second.promise;
   };
   const others = ["second", "third"].map((name) => crowd.enter(undefined, work(name)));
-  await sleep(30);
+  await until("the next one is admitted", () => begun.length > 0);
   expect(begun).toEqual(["second"]);
   hung.resolve("late");
   expect(await first).toBe("late");

@@ -1,16 +1,16 @@
 // Tests the log of failed calls: what it keeps while equal failures repeat is bounded.
 import { expect, test } from "bun:test";
-import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "../../../src/base/errors.ts";
 import type { Fields, Log } from "../../../src/base/log.ts";
 import { FailureLog, subjectOf } from "../../../src/cri/failure_log.ts";
+import { until } from "../../expect.ts";
 import { recordStore } from "../fakes.ts";
 
 test("names of any length that a client sends are kept and logged in part", async () => {
   const logged: Fields[] = [];
   const note = (_: string, fields: Fields = {}) => void logged.push(fields);
   const log: Log = { error: note, warn: note, info: note, debug: note, child: () => log };
-  const failures = new FailureLog(log, 20);
+  const failures = new FailureLog(log, 50);
   const context = { sandboxes: recordStore([]), containers: recordStore([]) } as never;
   const long = "x".repeat(1 << 20);
   const requests: [string, object][] = [
@@ -24,7 +24,7 @@ test("names of any length that a client sends are kept and logged in part", asyn
     const error = new CriError("INVALID_ARGUMENT", long);
     for (let count = 0; count < 3; count++) failures.add(context, { call, request, error });
   }
-  await sleep(50);
+  await until("the counts are logged", () => logged.length === 2 * requests.length);
   expect(logged.map(({ call, times }) => [call, times])).toEqual([
     ...requests.map(([call]) => [call, undefined]),
     ...requests.map(([call]) => [call, 2]),

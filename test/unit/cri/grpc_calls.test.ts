@@ -11,6 +11,7 @@ import type { Context } from "../../../src/cri/context.ts";
 import { FailureLog } from "../../../src/cri/failure_log.ts";
 import { Encoded } from "../../../src/cri/encoded_lists.ts";
 import { runtime } from "../../../src/proto/messages.js";
+import { until } from "../../expect.ts";
 import { fuzzSeed, random } from "../../random.ts";
 import { capturedLog } from "../fakes.ts";
 
@@ -246,8 +247,7 @@ describe("the log of failed calls", () => {
     }
     add(parts, "StopContainer", {}, new CriError("UNKNOWN", "another reason"));
     expect(parts.lines).toHaveLength(2);
-    await Bun.sleep(100);
-    expect(parts.lines).toHaveLength(3);
+    await until("the count is logged", () => parts.lines.length === 3);
     expect(parts.lines[2]).toContain("call failed again");
     expect(parts.lines[2]).toContain("times=999");
   });

@@ -61,7 +61,7 @@ test("a pod's calls are listed with their objects and durations", async () => {
   ]);
   const [run] = entries();
   expect(run!.tookMs).toBeGreaterThanOrEqual(19);
-  expect(run!.atMs).toBeWithin(Date.now() - 5000, Date.now() - 10);
+  expect(run!.atMs).toBeWithin(Date.now() - 60_000, Date.now() - 10);
 });
 
 test("calls that only read, execs that succeed, and calls for no pod leave nothing", async () => {

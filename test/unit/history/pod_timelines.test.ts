@@ -34,7 +34,7 @@ test("all timelines are listed with their ids, one pod's with its entries", () =
   expect(whole).toMatchObject({ pod, objects, entries: [{ what: "remove", container: "app" }] });
   const since = Math.trunc(history.sinceMs * 1000) * 1000;
   expect(answered(history, "default/none")).toEqual({ since });
-  expect(Math.abs(history.sinceMs - Date.now())).toBeLessThan(10_000);
+  expect(Math.abs(history.sinceMs - Date.now())).toBeLessThan(60_000);
 });
 
 test("a call in flight is the last entry, with its age and its steps", async () => {

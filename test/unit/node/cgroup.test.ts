@@ -32,7 +32,7 @@ import { failure } from "../../expect.ts";
 const scratch = mkdtempSync(join(tmpdir(), "isulad-cgroup-"));
 afterAll(() => rmSync(scratch, { recursive: true, force: true }));
 
-const signal = () => AbortSignal.timeout(5000);
+const signal = () => AbortSignal.timeout(60_000);
 
 /** Creates a hierarchy of plain folders with the files that a cgroup file system would have. */
 function hierarchy(name: string, controllers = ""): string {

@@ -120,7 +120,7 @@ CNI_PATH=${dir}/bin
     recordingPlugin("one", ok.replace("$V", "1.0.0"));
     writeNamed("first", [{ type: "none" }], "10.conflist");
     writeNamed("second", [{ type: "one" }], "20.conflist");
-    const cni = openNetwork(10_000, 2);
+    const cni = openNetwork(60_000, 2);
     expect(await failure(cni.add(podOf("p1"), signal))).toMatchObject({
       code: "FAILED_PRECONDITION",
       message:
@@ -131,7 +131,7 @@ CNI_PATH=${dir}/bin
     expect(input("none.DEL")).toMatchObject({ prevResult: JSON.parse(none) as object });
     writeNamed("first", [{ type: "one" }], "10.conflist");
     writeNamed("second", [{ type: "none" }], "20.conflist");
-    expect(await openNetwork(10_000, 2).add(podOf("p2"), signal)).toHaveLength(2);
+    expect(await openNetwork(60_000, 2).add(podOf("p2"), signal)).toHaveLength(2);
     expect(lines.filter((line) => line.includes("no address"))).toHaveLength(1);
   });
 
@@ -311,7 +311,7 @@ CNI_PATH=${dir}/bin
       portMappings: [mapping],
       annotations: { "network.alpha.kubernetes.io/network": annotation },
     };
-    const cni = openNetwork(10_000, 2);
+    const cni = openNetwork(60_000, 2);
     const attachments = await cni.add(pod, signal);
     expect(attachments.map(({ confList, ifName }) => [confList.name, ifName])).toEqual([
       ["first", "eth0"],

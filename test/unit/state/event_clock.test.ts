@@ -4,6 +4,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { EventClock } from "../../../src/state/event_clock.ts";
+import { until } from "../../expect.ts";
 
 let dir = "";
 let problems: string[] = [];
@@ -28,7 +29,7 @@ test("next rises with every call, and follows the wall clock", () => {
   const clock = open();
   const times = Array.from({ length: 1000 }, () => clock.next());
   expect(rising(times)).toBe(true);
-  expect(Math.abs(Number(times[0]! / 1_000_000n) - Date.now())).toBeLessThan(1000);
+  expect(Math.abs(Number(times[0]! / 1_000_000n) - Date.now())).toBeLessThan(60_000);
 });
 
 test("next rises when the wall clock is set back", () => {
@@ -54,6 +55,6 @@ test("a file that is no number, or cannot be written, costs nothing but the memo
   expect(rising([open().next(), open().next()])).toBe(true);
   expect(readFileSync(join(dir, "clock"), "utf8")).toMatch(/^\d+$/);
   expect(open(join(dir, "clock/clock")).next()).toBeGreaterThan(0n);
-  await Bun.sleep(1);
+  await until("the problem is told", () => problems.length > 0);
   expect(problems[0]).toContain("ENOTDIR");
 });

@@ -109,7 +109,7 @@ test("output that the shim copies after the exit is delivered", async () => {
     const [out, err] = [openSync(stdout, "r+"), openSync(stderr, "r+")];
     closeSync(err);
     const copy = async () => {
-      await Bun.sleep(400);
+      await Bun.sleep(100);
       writeSync(out, "late");
       closeSync(out);
     };

@@ -9,7 +9,7 @@ import { connectTcp, tcpSocket } from "../../../src/sys/tcp.ts";
 import { until } from "../../expect.ts";
 import { capturedLog } from "../fakes.ts";
 
-const idleMs = 300;
+const idleMs = 1_500;
 const poller = new Poller();
 const { log, lines: written } = capturedLog("info");
 let server: StreamServer;

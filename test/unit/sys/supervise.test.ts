@@ -7,7 +7,7 @@ import { spawn } from "../../../src/sys/children.ts";
 import { failureOutput, run } from "../../../src/sys/run.ts";
 import { cannotRun, endWithin, keepEnd, superviseGroup } from "../../../src/sys/supervise.ts";
 import type { ErrorCode } from "../../../src/base/errors.ts";
-import { failure } from "../../expect.ts";
+import { failure, until } from "../../expect.ts";
 
 const soon = () => AbortSignal.timeout(20_000);
 
@@ -35,9 +35,9 @@ test("superviseGroup() kills the group at the deadline and says what was killed"
 
 test("run() does not wait for a grandchild that keeps the output open", async () => {
   const begin = performance.now();
-  const { stdout } = await run(["sh", "-c", "echo out; sleep 5 &"], { signal: soon() });
+  const { stdout } = await run(["sh", "-c", "echo out; sleep 30 &"], { signal: soon() });
   expect(stdout).toBe("out\n");
-  expect(performance.now() - begin).toBeLessThan(4_000);
+  expect(performance.now() - begin).toBeLessThan(15_000);
 });
 
 test("run() keeps the first bytes of each stream", async () => {
@@ -78,7 +78,7 @@ test.each(["exec <&-; sleep 0.1; echo out", "head -c 5; echo; sleep 0.1"])(
 );
 
 test("run() has all that a program wrote before it exits, and a little later by its children", async () => {
-  const script = "(sleep 0.03; echo late) & head -c 60000 /dev/zero";
+  const script = "(sleep 0.01; echo late) & head -c 60000 /dev/zero";
   const { stdout } = await run(["sh", "-c", script], { signal: soon() });
   expect([stdout.length, stdout.slice(-5)]).toEqual([60_005, "late\n"]);
 });
@@ -98,7 +98,7 @@ test("run() leaves no descriptor open", async () => {
     await run(["sh", "-c", script], { signal: soon(), input: "x" });
   await failure(run(["isulad-no-such-program"], { signal: soon(), input: "x" }));
   await failure(run(["sleep", "9"], { signal: AbortSignal.timeout(50), input: "x" }));
-  expect(count()).toBeLessThanOrEqual(begin);
+  await until("all are closed", () => count() <= begin);
 });
 
 test("run() of no program is NOT_FOUND", async () => {

@@ -45,6 +45,7 @@ test("a start that was cut off is undone behind everything else", async () => {
       await until("it is being undone", () => runtime.met("delete"));
     }
     await until("the others are served", () => serves(other));
+    await until("there is one monitor", () => daemon.monitors().length === 1);
     const [pid] = daemon.monitors();
     expect((await daemon.output(podId, pod, "echo on")).text).toBe("on\n");
     expect(daemon.monitors()).toEqual([pid!]);

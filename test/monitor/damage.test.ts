@@ -136,7 +136,8 @@ describe("records that are lost with their monitor", () => {
     const id = await daemon.run(podId, pod, counting);
     const inPod = await daemon.run(sharedId, shared, ["sleep", "600"]);
     const reader = await daemon.run(podId, pod, ["cat"], { stdin: true });
-    const shell = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done; tty; exit 8";
+    const wait = "until [ $go ]; do sleep 0.1; done";
+    const shell = `trap go=1 USR1; for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done; ${wait}; tty; exit 8`;
     const terminal = await daemon.run(podId, pod, shell, { tty: true });
     await daemon.logged(terminal, "1");
     for (const kind of ["containers", "exits"]) rmSync(at(kind), { recursive: true });
@@ -148,6 +149,7 @@ describe("records that are lost with their monitor", () => {
     const { status } = await daemon.client.PodSandboxStatus({ pod_sandbox_id: sharedId });
     expect(status!.state).toBe(runtime.v1.PodSandboxState.SANDBOX_READY);
     await expectWhole(id);
+    process.kill(await daemon.pidOf(terminal), "SIGUSR1");
     const end = await daemon.exited(terminal);
     expect(end.exitCode).toBe(8);
     const log = readFileSync(end.status.log_path!, "utf8");

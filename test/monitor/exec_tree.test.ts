@@ -38,6 +38,7 @@ const daemonize = (seconds: number) =>
 
 test("ExecSync that times out kills what has left its session, and what ended execs left stays", async () => {
   await daemon.exec(id, daemonize(51501));
+  await until("it runs", async () => (await processList()).includes("sleep 51501"));
   const late = await failure(daemon.exec(id, `${daemonize(51502)}; sleep 51503`, 1));
   expect(late.code).toBe("DEADLINE_EXCEEDED");
   const left = await processList();
@@ -70,7 +71,10 @@ function pidsCgroup(): string {
 function commands(cgroup: string): string[] {
   const pids = readFileSync(join(cgroup, "cgroup.procs"), "utf8").split("\n").filter(Boolean);
   const texts = pids.map((pid) => readKernelFile(`/proc/${pid}/cmdline`) ?? "");
-  return texts.filter((text) => text !== "").map((text) => text.replaceAll("\0", " ").trim());
+  return texts
+    .filter((text) => text !== "")
+    .map((text) => text.replaceAll("\0", " ").trim())
+    .sort();
 }
 
 test("a fork bomb is killed at its deadline, and the monitor answers meanwhile", async () => {

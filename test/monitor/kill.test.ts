@@ -24,7 +24,7 @@ async function killMonitor(): Promise<void> {
 }
 
 async function monitor(other = 0): Promise<number> {
-  const end = Date.now() + 10_000;
+  const end = Date.now() + 60_000;
   for (;;) {
     const pids = daemon.monitors();
     if (pids.length === 1 && pids[0] !== other) return pids[0]!;
@@ -72,7 +72,8 @@ describe("a monitor that is killed", () => {
       const lines = logText(readFileSync(status.log_path!, "utf8")).split("\n");
       const seen = new Set(lines);
       expect(numbers(count).filter((line) => !seen.has(line))).toEqual([]);
-      expect(lines.slice(-3)).toEqual(["half", "end", ""]);
+      // A line may come twice, at the place of a kill.
+      expect([...seen].slice(-3)).toEqual(["half", "end", ""]);
     }
     await daemon.removePod(podId);
   });
@@ -93,7 +94,8 @@ describe("a monitor that is killed", () => {
     for (const [index, id] of ids.entries()) {
       const { exitCode, status } = await daemon.exited(id);
       expect(exitCode).toBe(codes[index]!);
-      expect(logText(readFileSync(status.log_path!, "utf8"))).toBe("begin\nlast\n");
+      const lines = logText(readFileSync(status.log_path!, "utf8")).split("\n");
+      expect([...new Set(lines)]).toEqual(["begin", "last", ""]); // one may come twice, as above
     }
     await daemon.removePod(podId);
   });
@@ -123,12 +125,15 @@ describe("a monitor that is killed", () => {
   test("with its daemon leaves them too, where the kernel keeps them", async () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);
-    const id = await daemon.run(podId, pod, "sleep 1; exit 78");
-    const pid = await monitor();
+    const script = "trap 'exit 78' USR1; echo ready; while :; do sleep 0.1 & wait $!; done";
+    const id = await daemon.run(podId, pod, script);
+    await daemon.logged(id, "ready");
+    const [pid, init] = [await monitor(), await daemon.pidOf(id)];
     process.kill(daemon.pid, "SIGSTOP"); // or it starts another one
     process.kill(pid, "SIGKILL");
     await daemon.stop("SIGKILL");
-    await sleep(1500);
+    process.kill(init, "SIGUSR1");
+    await until("it has ended", () => startTime(init) === undefined || isZombie(init));
     await daemon.start();
     const { exitCode, reason } = await daemon.exited(id);
     if (keepsExits) expect({ exitCode, reason }).toEqual({ exitCode: 78, reason: "Error" });
@@ -171,6 +176,7 @@ describe("a monitor that is killed", () => {
   });
 
   test("leaves no pinned process when the containers are gone", async () => {
+    await daemon.removeAllPods(); // of a test that failed
     const mounts = readFileSync("/proc/self/mountinfo", "utf8").split("\n");
     expect(
       mounts.filter((line) => line.includes(`${daemon.dir}/`) && line.includes("pidfs")),

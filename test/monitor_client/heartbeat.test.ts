@@ -14,7 +14,7 @@ test.concurrent("it is killed and replaced: calls end, containers and what they 
   const id = await daemon.run(
     podId,
     pod,
-    "trap 'exit 7' USR1; n=0; while [ $n -lt 60 ]; do n=$((n + 1)); echo $n; sleep 0.5 & wait; done",
+    "trap 'exit 7' USR1; n=0; while :; do n=$((n + 1)); echo $n; sleep 0.5 & wait; done",
   );
   await daemon.logged(id, "1");
   const [stopped] = daemon.monitors();

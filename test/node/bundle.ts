@@ -93,7 +93,7 @@ export class Pod implements AsyncDisposable {
     writeFileSync(files.resolvConf, "nameserver 192.0.2.53\n");
     mkdirSync(files.shm, { mode: 0o1777 });
     const { net = "", ipc = "", uts = "" } = namespaces;
-    const signal = AbortSignal.timeout(10_000);
+    const signal = AbortSignal.timeout(60_000);
     await pinNamespaces({ net, ipc, uts, hostname: "pod-host", sysctls: {}, signal });
     pod.#made = (await pod.driver.createPodCgroup("", pod.id, signal)).made;
     return pod;
@@ -119,7 +119,7 @@ export class Pod implements AsyncDisposable {
 
   /** Returns the inputs of the specs in this pod. */
   async #specParts(id: string, config: ContainerConfig) {
-    const signal = AbortSignal.timeout(10_000);
+    const signal = AbortSignal.timeout(60_000);
     return {
       sandbox: this.sandbox,
       resolved: await lookupContainer(config, { rootfsPath: this.rootfs, signal }),
@@ -199,7 +199,7 @@ export class Pod implements AsyncDisposable {
       await unpinNamespace(join(this.dir, name), { unlink: true });
     }
     const pod = { parent: "", podId: this.id, made: this.#made };
-    await this.driver.removePodCgroup(pod, AbortSignal.timeout(10_000));
+    await this.driver.removePodCgroup(pod, AbortSignal.timeout(60_000));
     rmSync(this.dir, { recursive: true, force: true });
   }
 }

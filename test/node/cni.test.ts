@@ -14,6 +14,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { hasEnded } from "../../src/sys/process.ts";
 import { until } from "../expect.ts";
 import {
+  ampleMs,
   calls,
   dir,
   failure,
@@ -33,7 +34,7 @@ useScratch();
 test("a plugin over its deadline is killed with its children and named with pid and time", async () => {
   writePlugin("slow", `sleep 300 & echo $! > ${dir}/child; wait`);
   writeList("1.0.0", [{ type: "slow" }]);
-  expect(await failure(openNetwork(1_000).add(podOf("p1"), signal))).toMatchObject({
+  expect(await failure(openNetwork(4_000).add(podOf("p1"), signal))).toMatchObject({
     code: "DEADLINE_EXCEEDED",
     message: expect.stringMatching(/CNI plugin slow: ADD of sandbox p1: .*pid \d+.* \d+ ms$/),
   });
@@ -42,16 +43,16 @@ test("a plugin over its deadline is killed with its children and named with pid 
 });
 
 test("the deadline is for all plugins of a list together", async () => {
-  writePlugin("first", 'sleep 1.5; cat >/dev/null; echo \'{"cniVersion":"1.0.0"}\'');
+  writePlugin("first", 'sleep 3; cat >/dev/null; echo \'{"cniVersion":"1.0.0"}\'');
   writePlugin("second", "exec sleep 300");
   writeList("1.0.0", [{ type: "first" }, { type: "second" }]);
   const start = performance.now();
-  expect(await failure(openNetwork(3_000).add(podOf("p"), signal))).toMatchObject({
+  expect(await failure(openNetwork(6_000).add(podOf("p"), signal))).toMatchObject({
     code: "DEADLINE_EXCEEDED",
     message: expect.stringContaining("CNI plugin second"),
   });
   // The time of the first plugin counts for the second one.
-  expect(performance.now() - start).toBeWithin(2_900, 4_400);
+  expect(performance.now() - start).toBeWithin(5_900, 8_900);
 });
 
 test("a plugin that its installer is still writing (ETXTBSY) is retried", async () => {
@@ -82,12 +83,15 @@ test("an ADD that waits for the first one ends when its caller cancels", async (
 });
 
 test("the caller's cancellation ends a plugin that hangs, after a grace period", async () => {
-  writePlugin("slow", "exec sleep 300");
+  writePlugin("slow", `touch ${dir}/begun; exec sleep 300`);
   writeList("1.0.0", [{ type: "slow" }]);
+  const cancel = new AbortController();
+  const failed = failure(openNetwork().add(podOf("p1"), cancel.signal));
+  await until("it runs", () => existsSync(join(dir, "begun")));
   const start = performance.now();
-  const failed = failure(openNetwork().add(podOf("p1"), AbortSignal.timeout(100)));
-  expect(await failed).toMatchObject({ code: "DEADLINE_EXCEEDED" });
-  expect(performance.now() - start).toBeWithin(550, 5_000);
+  cancel.abort();
+  expect(await failed).toMatchObject({ code: "CANCELLED" });
+  expect(performance.now() - start).toBeWithin(450, ampleMs / 2);
 });
 
 test("concurrent status() calls run one STATUS, and a hanging STATUS delays them only briefly", async () => {
@@ -112,7 +116,7 @@ test("GC waits for a running ADD, ADD waits for GC, and lists with disableGC hav
   const cni = openNetwork();
   const logged = () => readFileSync(join(dir, "log"), "utf8").trim().split("\n");
   const first = cni.add(podOf("p1"), signal);
-  await sleep(50);
+  await until("it runs", () => existsSync(join(dir, "log")));
   const collected = cni.collectGarbage(
     () => [],
     () => true,

@@ -2,7 +2,9 @@
 import { expect, setSystemTime, test } from "bun:test";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
+import { until } from "../expect.ts";
 import {
+  ampleMs,
   dir,
   failure,
   openNetwork,
@@ -17,12 +19,15 @@ useScratch();
 
 test("after a cancellation the running plugin finishes and the next one does not start", async () => {
   const lease = join(dir, "lease");
-  const add = `: > ${lease}; sleep 0.3; echo whole > ${lease}; echo '{"cniVersion":"1.0.0"}'`;
+  const add = `: > ${lease}; sleep 1; echo whole > ${lease}; echo '{"cniVersion":"1.0.0"}'`;
   writePlugin("leases", add);
   writePlugin("next", `touch ${dir}/next`);
   writeList("1.0.0", [{ type: "leases" }, { type: "next" }]);
-  const failed = failure(openNetwork().add(podOf("p1"), AbortSignal.timeout(100)));
-  expect(await failed).toMatchObject({ code: "DEADLINE_EXCEEDED" });
+  const cancel = new AbortController();
+  const failed = failure(openNetwork(ampleMs, 1, ampleMs).add(podOf("p1"), cancel.signal));
+  await until("it runs", () => existsSync(lease));
+  cancel.abort();
+  expect(await failed).toMatchObject({ code: "CANCELLED" });
   expect(readFileSync(lease, "utf8")).toBe("whole\n");
   expect(existsSync(join(dir, "next"))).toBe(false);
 });

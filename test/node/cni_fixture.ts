@@ -8,7 +8,6 @@ import { openCni, type CniNetwork, type CniPod } from "../../src/node/cni.ts";
 
 export const signal = new AbortController().signal;
 
-const graceMs = 500;
 export let dir = "";
 /** The logged lines, without debug ones. */
 export let lines: string[] = [];
@@ -31,7 +30,10 @@ const log: Log = {
   child: () => log,
 };
 
-export function openNetwork(timeoutMs = 10_000, maxConfNum = 1): CniNetwork {
+/** Programs start slowly beside other tests: only a plugin that hangs takes so long. */
+export const ampleMs = 60_000;
+
+export function openNetwork(timeoutMs = ampleMs, maxConfNum = 1, graceMs = 500): CniNetwork {
   const [confDir, cacheDir] = [join(dir, "net.d"), join(dir, "cache")];
   const binDirs = [join(dir, "bin")];
   return openCni({ confDir, cacheDir, binDirs, log, timeoutMs, maxConfNum, graceMs });

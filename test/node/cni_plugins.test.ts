@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { CniPod } from "../../src/node/cni.ts";
 import { pinNamespaces, unpinNamespace } from "../../src/node/namespaces.ts";
+import { until } from "../expect.ts";
 import {
   dir,
   failure,
@@ -144,7 +145,7 @@ describe("CniNetwork with the real plugins", () => {
         const [attachment] = await cni.add({ ...pod, portMappings: [mapping] }, signal);
         const url = `http://${gateway}:18080/index.html`;
         const get = () => inNet(node, "busybox", "wget", "-qO-", url);
-        expect(get()).toBe("hello from the pod");
+        await until("the server answers", () => get() === "hello from the pod");
         await cni.del(pod, [attachment], signal);
         expect(get()).not.toContain("hello");
         expect(rules()).not.toContain(pod.id);

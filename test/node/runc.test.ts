@@ -157,7 +157,7 @@ describe.skipIf(why !== "")("a container's cgroup", () => {
     const execed = pod.exec(id, execProcess(spec.process, ["sh", "-c", "exit 3"], false));
     expect(execed.exitCode).toBe(3);
 
-    await killAll(paths, AbortSignal.timeout(5000));
+    await killAll(paths, AbortSignal.timeout(60_000));
     expect(processes(paths)).toEqual([]);
     expect(pod.runtime(["delete", id]).exitCode).toBe(0);
     await until("the cgroup is gone", () => oomKills(paths) === undefined);
@@ -170,7 +170,7 @@ describe.skipIf(why !== "")("a container's cgroup", () => {
     expect(pod.runDetached(id, dir).exitCode).toBe(0);
     const paths = pod.driver.containerPaths("", pod.id, id);
     await until("there are 50 processes", () => processes(paths).length > 50);
-    await killAll(paths, AbortSignal.timeout(20_000));
+    await killAll(paths, AbortSignal.timeout(60_000));
     expect(processes(paths)).toEqual([]);
   });
 

@@ -61,7 +61,7 @@ test("so does a call of the OCI runtime", async () => {
   writeFileSync(program, `#!/bin/sh\nexec ls ${disk}/y\n`, { mode: 0o755 });
   const runtime = { path: program, args: [], root: dir, systemdCgroup: false };
   const spawner = new Spawner(dir, new CgroupAttachLock(cgroupMounts()));
-  const call = failure(spawner.runtime(runtime, ["create"], { timeoutMs: 2_000 }));
+  const call = failure(spawner.runtime(runtime, ["create"], { timeoutMs: 5_000 }));
   await question();
   const { code, message } = await call;
   expect(code).toBe("DEADLINE_EXCEEDED");

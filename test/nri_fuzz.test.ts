@@ -46,7 +46,7 @@ test(`mutated frames, messages and answers neither break nor grow daemon and pro
     expect(done.reduce((sum, { answers }) => sum + answers[kind], 0)).toBeGreaterThan(100);
   }
   await daemon.client.Version({});
-}, 120_000);
+}, 400_000);
 
 /** Waits until it accepts connections, a moment after its file exists. */
 function listens(path: string): Promise<boolean> {
@@ -70,4 +70,4 @@ test("a leak is detected", async () => {
   } finally {
     child.kill("SIGKILL");
   }
-}, 120_000);
+}, 400_000);

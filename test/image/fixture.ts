@@ -72,7 +72,7 @@ export async function openFixture(
   return fixture;
 }
 
-export function within(ms = 20_000): AbortSignal {
+export function within(ms = 60_000): AbortSignal {
   return AbortSignal.timeout(ms);
 }
 

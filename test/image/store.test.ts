@@ -126,7 +126,7 @@ describe("concurrent pulls", () => {
   const layerRequests = () =>
     fake.paths().filter((path) => path.includes(image.layers[0]!.digest)).length;
   const until = async (condition: () => boolean) => {
-    for (let i = 0; i < 400 && !condition(); i++) await Bun.sleep(20);
+    for (let i = 0; i < 3000 && !condition(); i++) await Bun.sleep(20);
     expect(condition()).toBe(true);
   };
 
@@ -300,11 +300,8 @@ describe("a restart", () => {
   test("does not wait for syncing: a new layer is marked as synced in the background", async () => {
     await pull("a/b:1");
     const [record] = fs.globSync(join(fixture.graph, "layers/*.json"));
-    for (let i = 0; i < 200; i++) {
-      if (!fs.readFileSync(record!, "utf8").includes("unsyncedBoot")) return;
-      await Bun.sleep(50);
-    }
-    throw new Error("the mark stayed");
+    const isMarked = () => fs.readFileSync(record!, "utf8").includes("unsyncedBoot");
+    await until("the mark is gone", () => !isMarked());
   });
 });
 

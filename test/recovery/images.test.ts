@@ -4,7 +4,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:tes
 import { spawnSync } from "node:child_process";
 import { mkdirSync, readdirSync, readFileSync, statfsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { failure } from "../expect.ts";
+import { failure, until } from "../expect.ts";
 import { busybox, Daemon, startDaemon } from "../harness.ts";
 import { mountTmpfs } from "../host.ts";
 import { busyboxImage } from "../image_maker.ts";
@@ -53,6 +53,7 @@ test("a layer whose record is damaged: its containers keep it, its image comes a
       expect((await daemon.exec(id, "ls /bin/sh")).stdout).toBe("/bin/sh\n");
   }
   await daemon.removePod(podId);
+  await until("the other one's tree is gone", () => trees().length === 1);
   expect(trees()).toEqual([record!.replace(".json", "")]);
 });
 

@@ -322,7 +322,7 @@ describe("the monitor's records", () => {
     for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
     await daemon.start();
     await expectWhole();
-    expect(daemon.monitors()).toHaveLength(1);
+    await until("there is one monitor", () => daemon.monitors().length === 1);
   });
 
   test("lost altogether: the containers go on, and their ends are told", async () => {

@@ -34,7 +34,7 @@ test.skipIf(cgroupDriver === "systemd")(
     await second.start();
     const gone = join(second.dir, "state/sandboxes", lost);
     await until("the lost pod is swept", () => !existsSync(gone));
-    expect(existsSync(limitFile(first, lost))).toBe(false);
+    await until("so is its cgroup", () => !existsSync(limitFile(first, lost)));
     expect(readFileSync(limit, "utf8")).toBe(`${64 << 20}\n`);
     await first.removePod(podId);
     expect(existsSync(limit)).toBe(false);

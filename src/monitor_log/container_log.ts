@@ -306,11 +306,17 @@ function closeLog(file: Target): void {
   }
 }
 
+const { O_RDWR, O_APPEND, O_CREAT, O_NOFOLLOW, O_NONBLOCK } = constants;
+/**
+ * A pod with a volume of the logs' folder may put anything in a log's place: a symlink would have its lines written to a
+ * file of the node, and a FIFO that nobody reads would hold up all logs of this thread.
+ */
+const logFlags = O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK;
+
 function openLog(path: string): Target {
   if (path === "") return "discarded";
   mkdirSync(dirname(path), { recursive: true });
-  const flags = constants.O_RDWR | constants.O_APPEND | constants.O_CREAT;
-  return Descriptor.open(path, flags, 0o640);
+  return Descriptor.open(path, logFlags, 0o640);
 }
 
 /** Truncates a log after its last newline; the incomplete line is still in its stream. */

@@ -10,7 +10,9 @@ import {
   openSync,
   readFileSync,
   readSync,
+  renameSync,
   rmSync,
+  symlinkSync,
   writeFileSync,
   writeSync,
 } from "node:fs";
@@ -112,6 +114,7 @@ describe("a container's log", () => {
       await sleep(0);
     }
     writer.kill("SIGKILL");
+    it.turns(); // the writer may end before its last bytes are read
     it.log.writeRest();
     expect(it.text.replaceAll(/[^\0]/g, "").length).toBe(bytes);
   });
@@ -166,6 +169,35 @@ describe("a container's log", () => {
     writeSync(it.container, "two\n");
     it.turns();
     expect(it.text).toBe("F two\n");
+  });
+
+  test("follows no symlink in its place, neither at the start nor after a rotation", () => {
+    using it = new Fixture();
+    const victim = join(dir, "victim");
+    writeFileSync(victim, "of the node");
+    writeSync(it.container, "one\n");
+    it.turns();
+    renameSync(it.path, `${it.path}.old`);
+    symlinkSync(victim, it.path);
+    expect(() => it.log.reopen()).toThrow("ELOOP");
+    expect(() => it.open(false)).toThrow("ELOOP");
+    writeSync(it.container, "two\n");
+    it.turns();
+    expect(readFileSync(victim, "utf8")).toBe("of the node");
+    expect(readFileSync(`${it.path}.old`, "utf8")).toContain(" two\n");
+  });
+
+  test("waits for a FIFO in its place that nobody reads, without holding up its thread", () => {
+    using it = new Fixture();
+    rmSync(it.path);
+    mkfifo(it.path, 0o600);
+    it.log.reopen();
+    setPipeSize(it.stdout, 1 << 20);
+    for (let lines = 0; lines < 20 && !it.log.blocked; lines++) {
+      writeSync(it.container, `${"x".repeat(10_000)}\n`);
+      it.turns();
+    }
+    expect(it.log.blocked).toBe(true);
   });
 
   test("waits for a folder that cannot be made", () => {

@@ -109,7 +109,9 @@ async function addEdits(edits: CdiEdits, from: CdiFileEdits, what: string): Prom
   for (const node of from.deviceNodes) edits.devices.push(await lookupNode(node, what));
   for (const { hostPath, containerPath, type, options } of from.mounts) {
     const kind = type || "bind";
-    edits.mounts.push({ destination: containerPath, type: kind, source: hostPath, options });
+    const isNamed = options.includes("bind") || options.includes("rbind");
+    const all = kind === "bind" && !isNamed ? ["rbind", ...options] : options; // for runtimes, the type is not enough
+    edits.mounts.push({ destination: containerPath, type: kind, source: hostPath, options: all });
     if (kind === "bind") await mustExist(hostPath, what);
   }
   for (const { hookName, ...hook } of from.hooks) {

@@ -91,6 +91,25 @@ describe("resolveCdi()", () => {
     });
   });
 
+  test("mounts without an option of a bind mount are bind mounts, unless they have another type", async () => {
+    const mounts = [
+      { hostPath: "/etc", containerPath: "/plain" },
+      { hostPath: "/etc", containerPath: "/typed", type: "bind", options: ["ro"] },
+      { hostPath: "/etc", containerPath: "/named", options: ["ro", "bind"] },
+      { hostPath: "tmpfs", containerPath: "/memory", type: "tmpfs", options: ["size=1m"] },
+    ];
+    const devices = [{ name: "0", containerEdits: { mounts } }];
+    const text = JSON.stringify({ cdiVersion: "0.6.0", kind: "v.com/m", devices });
+    writeFileSync(join(low, "mounts.json"), text);
+    const edits = await resolveCdi(["v.com/m=0"], dirs);
+    expect(edits.mounts.map(({ type, options }) => [type, options])).toEqual([
+      ["bind", ["rbind"]],
+      ["bind", ["rbind", "ro"]],
+      ["bind", ["ro", "bind"]],
+      ["tmpfs", ["size=1m"]],
+    ]);
+  });
+
   test("prefers a later folder, and refuses a device that one folder defines twice", async () => {
     writeFileSync(join(low, "a.json"), spec("LOW", ["0", "1"]));
     writeFileSync(join(low, "b.json"), spec("TWICE", ["1", "2"]));

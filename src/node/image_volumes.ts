@@ -9,6 +9,8 @@ import { failureOutput, run } from "../sys/run.ts";
 import { mountPointInRoot, resolveInRoot } from "./path_in_root.ts";
 
 const volumesMax = 256;
+/** Volumes, nested or reached by symlinks, that may have a copy of the same content: 256 copies would fill a disk. */
+const copiesMax = 8;
 /** The runtime's own mounts, and the root. */
 const reserved = /^\/(proc|sys|dev)?$|^\/(proc|sys)\//;
 
@@ -38,7 +40,7 @@ export async function makeVolumes(
   }
   for (const destination of options.destinations) paths.delete(normal(destination));
   const mounted = paths.size === 0 ? new Set() : await mountPoints(options);
-  const made: { path: string; source: string }[] = [];
+  const wanted: Wanted[] = [];
   /** Images for systemd have /sys/fs/cgroup as a volume. */
   const leftOut: string[] = [];
   for (const path of paths) {
@@ -49,15 +51,28 @@ export async function makeVolumes(
       continue;
     }
     if (mounted.has(point)) continue; // it would cover the mount
-    const source = join(options.folder, "volumes", String(made.length));
-    await makeVolume(options, path, source);
-    made.push({ path, source });
+    const source = join(options.folder, "volumes", String(wanted.length));
+    wanted.push({ path, source, image: await resolveInRoot(options.rootfs, path) });
   }
+  checkCopies(wanted);
+  for (const volume of wanted) await makeVolume(options, volume);
   if (leftOut.length > 0) {
     const message = "volumes of the image are left out: they would cover mounts of the runtime";
     options.log.info(message, { container: options.container, volumes: leftOut.join(" ") });
   }
-  return made;
+  return wanted.map(({ path, source }) => ({ path, source }));
+}
+
+/** image: the folder that is copied; undefined: the image has none. */
+type Wanted = { path: string; source: string; image: string | undefined };
+
+function checkCopies(wanted: Wanted[]): void {
+  const folders = wanted.flatMap(({ image }) => (image === undefined ? [] : [`${image}/`]));
+  for (const folder of folders) {
+    const copies = folders.filter((above) => folder.startsWith(above)).length;
+    if (copies <= copiesMax) continue;
+    throw broken(`${copies} of its volumes would copy the same folder, over ${copiesMax}`);
+  }
 }
 
 /** The image may have links to where the container's mounts are: /var/run is often one to /run. */
@@ -65,10 +80,9 @@ async function mountPoints({ rootfs, destinations }: VolumeOptions): Promise<Set
   return new Set(await Promise.all(destinations.map((path) => mountPointInRoot(rootfs, path))));
 }
 
-async function makeVolume(options: VolumeOptions, path: string, source: string): Promise<void> {
+async function makeVolume(options: VolumeOptions, { path, source, image }: Wanted): Promise<void> {
   await mkdir(join(options.folder, "volumes"), { recursive: true, mode: 0o711 });
   await mkdir(source, { mode: 0o755 });
-  const image = await resolveInRoot(options.rootfs, path);
   if (image === undefined) {
     if (options.owner !== undefined) await chown(source, options.owner.uid, options.owner.gid);
     return;

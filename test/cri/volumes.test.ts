@@ -127,12 +127,16 @@ test("volumes that an image names are the container's own, with what the image h
   for (const container_id of [id, again.id]) await daemon.client.RemoveContainer({ container_id });
   expect(await daemon.leaksSince(before)).toEqual([]);
 
+  const many = Array.from({ length: 9 }, (_, n) => `l${n}`);
+  const linked = Object.fromEntries(many.map((link) => [`/${link}`, {}]));
+  const links = many.map((link) => ({ name: link, type: "2", link: "/bin" }));
   for (const [volume, Hostile] of [
     ["is not a directory", { "/bin/busybox": {} }],
+    ["would copy the same folder", linked],
     ["1000 volumes", Object.fromEntries(Array.from({ length: 1000 }, (_, n) => [`/v${n}`, {}]))],
   ] as const) {
     const hostile = "example.test/hostile-volumes:1";
-    await daemon.loadImage(busyboxImage({ Volumes: Hostile }), hostile);
+    await daemon.loadImage(busyboxImage({ Volumes: Hostile }, links), hostile);
     const error = await failure(daemon.create(podId, pod, "true", { image: { image: hostile } }));
     expect(error.code).toBe("FAILED_PRECONDITION");
     expect(error.message).toContain(volume);

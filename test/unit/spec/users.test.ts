@@ -60,6 +60,16 @@ describe("resolveUser()", () => {
     expect(codeAndMessage(() => resolve(policy))).toContain("supplemental_groups_policy");
   });
 
+  test("takes digits for an id, never for a name that the image gives to root (CVE-2026-46680)", () => {
+    const long = "18446744073709551616";
+    const named = { security: {}, passwd: `${long}:x:0:0\n1000:x:0:0\n`, group: `${long}:x:0:\n` };
+    for (const imageUser of [long, `1000:${long}`]) {
+      const error = codeAndMessage(() => resolveUser({ ...named, imageUser }));
+      expect(error).toStartWith("INVALID_ARGUMENT");
+    }
+    expect(resolveUser({ ...named, imageUser: "1000" }).uid).toBe(1000);
+  });
+
   test("tolerates malformed passwd and group files", () => {
     const passwd = "::::\n# web:x:1:1\nweb\nweb:x:99999999999:1\nweb:x:12:x\n\0\nweb:x:5:6\n";
     expect(resolve({}, "web", { passwd, group: "a:b\n:::\nweb:x:-1:web\n" })).toEqual({

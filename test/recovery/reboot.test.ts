@@ -6,7 +6,6 @@ import { execFileSync } from "node:child_process";
 import { readdirSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
-import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
 import { readShimFile } from "../../src/shim/shim_file.ts";
 import { until } from "../expect.ts";
@@ -91,7 +90,8 @@ test("every pod is NOTREADY, every container EXITED, and all can be removed", as
   // In its own time: nobody ends the daemon in order.
   const settled = (file: string) => file.includes(".settled.") && statSync(file).size > 0;
   await until("5 records are settled", () => recordsOnDisk().filter(settled).length === 5);
-  await sleep(100); // the last of them, too, has reached its name
+  const record = join(daemon.dir, "graph/containers", exited, "container.settled.json");
+  await until("the exit is settled", () => readFileSync(record, "utf8").includes('"exited"'));
   await daemon.stop("SIGKILL");
   await restartNode(pids, [netns]);
   await daemon.start();

@@ -6,7 +6,7 @@ import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { quoted } from "../base/text.ts";
 import { failureOutput, run } from "../sys/run.ts";
-import { mountPointInRoot, resolveInRoot } from "./path_in_root.ts";
+import { followInRoot } from "./path_in_root.ts";
 
 const volumesMax = 256;
 /** Volumes, nested or reached by symlinks, that may have a copy of the same content: 256 copies would fill a disk. */
@@ -45,14 +45,14 @@ export async function makeVolumes(
   const leftOut: string[] = [];
   for (const path of paths) {
     if (path.includes("\0")) throw broken(`volume ${quoted(path)} has a NUL byte`);
-    const point = await mountPointInRoot(options.rootfs, path);
-    if (reserved.test(path) || reserved.test(point ?? "")) {
+    const found = await followInRoot(options.rootfs, path);
+    if (reserved.test(path) || reserved.test(found?.at ?? "")) {
       leftOut.push(path);
       continue;
     }
-    if (mounted.has(point)) continue; // it would cover the mount
+    if (mounted.has(found?.at)) continue; // it would cover the mount
     const source = join(options.folder, "volumes", String(wanted.length));
-    wanted.push({ path, source, image: await resolveInRoot(options.rootfs, path) });
+    wanted.push({ path, source, image: found?.file });
   }
   checkCopies(wanted);
   for (const volume of wanted) await makeVolume(options, volume);
@@ -77,7 +77,8 @@ function checkCopies(wanted: Wanted[]): void {
 
 /** The image may have links to where the container's mounts are: /var/run is often one to /run. */
 async function mountPoints({ rootfs, destinations }: VolumeOptions): Promise<Set<unknown>> {
-  return new Set(await Promise.all(destinations.map((path) => mountPointInRoot(rootfs, path))));
+  const found = await Promise.all(destinations.map((path) => followInRoot(rootfs, path)));
+  return new Set(found.map((one) => one?.at));
 }
 
 async function makeVolume(options: VolumeOptions, { path, source, image }: Wanted): Promise<void> {

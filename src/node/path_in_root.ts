@@ -39,23 +39,17 @@ export async function readInRoot(root: string, path: string, maxBytes: number): 
 
 /** Returns the host path of a file in root, or undefined. The tree must not change during the call. */
 export async function resolveInRoot(root: string, path: string): Promise<string | undefined> {
-  const found = await walk(root, path);
-  return found === undefined || found.isMissing ? undefined : join(root, found.at);
+  return (await followInRoot(root, path))?.file;
 }
 
 /**
- * Returns where a runtime mounts what is to be mounted at this path: links are followed, also those that lead to
- * nothing. undefined: there are too many of them.
+ * Follows all links, also those that lead to nothing, as a runtime does for a mount at this path. at: the path without
+ * links, inside root; file: its host path, if it exists. undefined: there are too many links.
  */
-export async function mountPointInRoot(root: string, path: string): Promise<string | undefined> {
-  return (await walk(root, path))?.at;
-}
-
-/** Follows all links; at: the path inside root. undefined: there are too many of them. */
-async function walk(
+export async function followInRoot(
   root: string,
   path: string,
-): Promise<{ at: string; isMissing: boolean } | undefined> {
+): Promise<{ at: string; file: string | undefined } | undefined> {
   let todo = path.split("/");
   let at = "/";
   let isMissing = false;
@@ -77,7 +71,7 @@ async function walk(
       at = next;
     }
   }
-  return { at, isMissing };
+  return { at, file: isMissing ? undefined : join(root, at) };
 }
 
 /**

@@ -320,7 +320,7 @@ describe("style", () => {
     expect(found).toEqual([]);
   });
 
-  test("files stay under 400 lines and functions under 70", () => {
+  test("files stay under 600 lines and functions under 70", () => {
     const argv = ["--format", "json", "-c", "test/tidy_oxlint.json"];
     const folders = ["src", "test", "proto", "dist", "docs"];
     const bin = join(root, "node_modules/.bin/oxlint");

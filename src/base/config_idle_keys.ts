@@ -51,6 +51,7 @@ export const idleKeys: readonly IdleKey[] = [
   idle("cri-sandboxers", k.anyMap, "sandboxers are not supported"),
   idle("default-sandboxer", k.text, "sandboxers are not supported"),
   idle("enable-plugins", k.text, "Docker's plugins are not supported; NRI plugins are"),
+  idle("features", k.anyMap, "Docker's features have keys of their own here: enable-cdi for cdi"),
   idle("authorization-plugin", k.text, "access is by the socket's owner and group alone"),
   idle("tls", k.flag, onlyUnix),
   idle("tls-verify", k.flag, onlyUnix, { also: ["tlsverify"] }),

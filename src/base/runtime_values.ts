@@ -53,9 +53,13 @@ const annotationPatterns = v.array(
 /** The type of runtimes that are called by their command line. */
 export const ociType = "oci";
 
-const RuntimeSchema = v.strictObject({
+const programArguments = v.array(v.string());
+
+const RuntimeFields = v.strictObject({
   path: v.optional(program.schema),
-  "runtime-args": v.optional(v.array(v.string()), []),
+  "runtime-args": v.optional(programArguments),
+  runtimeArgs: v.optional(programArguments),
+  args: v.optional(programArguments),
   "runtime-type": v.optional(
     v.pipe(
       v.string(),
@@ -75,12 +79,31 @@ const RuntimeSchema = v.strictObject({
   "cni-max-conf-num": v.optional(integer(0, 16).schema),
 });
 
+/** Returns the arguments that an entry gives by each of their names; an empty list says nothing. */
+function givenArguments(fields: v.InferOutput<typeof RuntimeFields>): string[][] {
+  const lists = [fields["runtime-args"], fields.runtimeArgs, fields.args];
+  return lists.filter((list) => list !== undefined && list.length > 0) as string[][];
+}
+
+/**
+ * Takes runtimeArgs (Docker's name, written by Ascend's installer) and args (written by nvidia-ctk) for runtime-args:
+ * installers of devices edit daemon.json as they edit Docker's.
+ */
+const RuntimeSchema = v.pipe(
+  RuntimeFields,
+  v.check((fields) => givenArguments(fields).length <= 1),
+  v.transform((fields) => {
+    const { runtimeArgs: _, args: __, ...rest } = fields;
+    return { ...rest, "runtime-args": givenArguments(fields)[0] ?? [] };
+  }),
+);
+
 /** An entry of runtimes as daemon.json has it, each field valid by itself. */
 export type RuntimeValue = v.InferOutput<typeof RuntimeSchema>;
 
 export const runtimes = kind(
   "map",
-  'a map such as {"runc": {"path": "/usr/bin/runc", "runtime-args": []}} or {"gvisor": {"runtime-type": "io.containerd.runsc.v1"}}; a name has lower-case letters, digits and "-"; the path is absolute, or a name to be looked for in the usual folders; a shim v2 runtime has a runtime-type instead of a path, and may have runtime-path (its executable), runtime-config-path (a file) and runtime-options (a map); a runtime may also have base-runtime-spec (a file), pod-annotations and container-annotations (lists of patterns such as "io.katacontainers.*"), privileged-without-host-devices and privileged-without-host-devices-all-devices-allowed (true or false), cni-conf-dir (a folder) and cni-max-conf-num (a whole number from 0 to 16)',
+  'a map such as {"runc": {"path": "/usr/bin/runc", "runtime-args": []}} (runtimeArgs and args are other names of runtime-args: give one) or {"gvisor": {"runtime-type": "io.containerd.runsc.v1"}}; a name has lower-case letters, digits and "-"; the path is absolute, or a name to be looked for in the usual folders; a shim v2 runtime has a runtime-type instead of a path, and may have runtime-path (its executable), runtime-config-path (a file) and runtime-options (a map); a runtime may also have base-runtime-spec (a file), pod-annotations and container-annotations (lists of patterns such as "io.katacontainers.*"), privileged-without-host-devices and privileged-without-host-devices-all-devices-allowed (true or false), cni-conf-dir (a folder) and cni-max-conf-num (a whole number from 0 to 16)',
   mapOf(v.pipe(v.string(), v.regex(handlerName)), RuntimeSchema),
 );
 

@@ -89,6 +89,21 @@ describe("a runtime with a runtime-type", () => {
     expect(runtime({ ...fields, "runtime-type": "oci" })).toEqual(plain);
   });
 
+  test.each([
+    ["nvidia-ctk", { args: ["-a"] }],
+    ["Ascend's installer", { runtimeArgs: ["-a"] }],
+    ["both, where one is empty", { args: [], runtimeArgs: ["-a"], "runtime-args": [] }],
+  ])("takes the arguments by the name that %s writes", (_, fields) => {
+    const path = "/usr/bin/nvidia-container-runtime";
+    expect(runtime({ path, ...fields })).toEqual({ path, runtimeArgs: ["-a"] });
+    expect(runtime({ path, args: [] })).toEqual({ path, runtimeArgs: [] });
+  });
+
+  test("refuses arguments by two names, of which one would be ignored", () => {
+    const fields = { path: "/usr/bin/x", args: ["-a"], "runtime-args": ["-b"] };
+    expect(() => runtime(fields)).toThrow("other names of runtime-args: give one");
+  });
+
   test("that is not installed causes a warning with the files looked for and the product", () => {
     const { config, warnings } = load({
       runtimes: {

@@ -12,7 +12,12 @@ export class Backoff {
 
   /** nowMs: on a clock that is not set, such as performance.now(). */
   isDue(key: string, nowMs: number = performance.now()): boolean {
-    return nowMs >= (this.#failures.get(key)?.dueMs ?? 0);
+    return nowMs >= this.dueMs(key);
+  }
+
+  /** Time of the next retry, on isDue's clock; 0: now. */
+  dueMs(key: string): number {
+    return this.#failures.get(key)?.dueMs ?? 0;
   }
 
   /** Returns the milliseconds until the next retry. */

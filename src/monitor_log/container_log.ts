@@ -7,6 +7,7 @@
 // Decision: a program that reads its own standard output takes bytes away from its log, as it would on a terminal.
 import { constants, fstatSync, ftruncateSync, mkdirSync, readSync, writeSync } from "node:fs";
 import { dirname } from "node:path";
+import { errnoOf } from "../base/errors.ts";
 import {
   Descriptor,
   discard,
@@ -22,6 +23,7 @@ import type { Input } from "./inputs.ts";
 import {
   cut,
   lineBytesMax,
+  linesIn,
   LogOutput,
   rest,
   usualLineBytes,
@@ -44,6 +46,9 @@ export type LogStreams = { stdout?: Released; stderr?: Released; terminal: boole
  * "\r\n" (termios(3), ONLCR).
  */
 export type LogFormat = { lineBytes?: number | undefined; hasReturns: boolean };
+/** failed: a write or the opening has failed; succeeded: one does after that. errno: "" when it is unknown. */
+export type LogEvents = { failed: (errno: string) => void; succeeded: () => void };
+const noEvents: LogEvents = { failed: () => {}, succeeded: () => {} };
 /** part: how many bytes of an incomplete line the last turn has left in the stream. */
 type LogInput = Input & {
   stream: Stream;
@@ -116,12 +121,21 @@ export class ContainerLog {
   readonly #terminal: boolean;
   readonly #format: Omit<LineFormat, "stream">;
   readonly inputs: readonly LogInput[];
+  readonly #events: LogEvents;
   #file: Target = "not open";
   #blocked = false;
+  /** The last write or opening has failed. */
+  #isFailing = false;
 
   /** resumed: an earlier monitor wrote this log, perhaps half a line at its end. */
-  constructor(path: string, streams: LogStreams & LogFormat, resumed: boolean) {
+  constructor(
+    path: string,
+    streams: LogStreams & LogFormat,
+    resumed: boolean,
+    events: LogEvents = noEvents,
+  ) {
     this.#path = path;
+    this.#events = events;
     this.#terminal = streams.terminal;
     const { lineBytes = usualLineBytes, hasReturns } = streams;
     this.#format = { lineBytes, hasReturns };
@@ -189,16 +203,29 @@ export class ContainerLog {
       rest(stream, data, output);
       used = data.length;
     }
+    if (used > 0) used = this.#writeFrom(stream, data, used);
     input.part = data.length - used;
-    if (used > 0 && !this.#write()) return "empty";
     tap.offer(data, used);
-    if (used === 0) return state === "some" ? "part" : state;
     source.take(used);
+    if (this.#blocked) return "empty";
+    if (used === 0) return state === "some" ? "part" : state;
     return state === "empty" ? "more" : state;
   }
 
-  #cut(stream: Stream, data: Buffer): number {
-    return cut({ stream, ...this.#format }, data, output);
+  #cut(stream: Stream, data: Buffer, linesMax?: number): number {
+    return cut({ stream, ...this.#format }, data, output, linesMax);
+  }
+
+  /**
+   * Writes `output`, made of the first `used` bytes of data. Returns how many of them are written, in whole lines: all,
+   * unless the disk refuses.
+   */
+  #writeFrom(stream: Stream, data: Buffer, used: number): number {
+    const lines = this.#write();
+    if (!this.#blocked) return used;
+    const written = lines === 0 ? 0 : this.#cut(stream, data, lines);
+    output.drain();
+    return written;
   }
 
   /** Writes the rest as a partial line: readers add no newline to it. False when the disk refuses. */
@@ -207,9 +234,10 @@ export class ContainerLog {
       const { data } = source.peek();
       const used = this.#cut(stream, data);
       rest(stream, data.subarray(used), output);
-      if (!this.#write()) return false;
-      tap.offer(data, data.length);
-      source.take(data.length);
+      const written = this.#writeFrom(stream, data, data.length);
+      tap.offer(data, written);
+      source.take(written);
+      if (this.#blocked) return false;
     }
     return true;
   }
@@ -255,37 +283,62 @@ export class ContainerLog {
       endAtLine(file);
       this.#file = file;
       this.#blocked = false;
-    } catch {
+      this.#succeeded();
+    } catch (error) {
       closeLog(file);
-      this.#blocked = true;
+      this.#failed(error);
     }
   }
 
-  /** Writes all of `output` or nothing: a partial write is truncated when the disk is full. */
-  #write(): boolean {
+  #failed(error: unknown): void {
+    this.#blocked = true;
+    this.#isFailing = true;
+    this.#events.failed(errnoOf(error) ?? "");
+  }
+
+  #succeeded(): void {
+    if (!this.#isFailing) return;
+    this.#isFailing = false;
+    this.#events.succeeded();
+  }
+
+  /**
+   * Writes `output`, all of it unless the disk refuses; returns the number of whole lines written then. They stay: a
+   * write that is taken back and tried again would fill the same blocks again and again.
+   */
+  #write(): number {
     const data = output.drain();
     const file = this.#file;
-    if (file === "discarded") return true;
     let written = 0;
     try {
       if (file === "not open") throw new Error("the log is not open");
+      if (file === "discarded") return 0;
       while (written < data.length) written += writeSync(file.fd, data, written);
-    } catch {
-      this.#blocked = true;
-      if (written > 0) this.#truncate(written);
+    } catch (error) {
+      const lines = this.#endAtLine(data.subarray(0, written));
+      this.#failed(error);
+      return lines;
     }
-    return !this.#blocked;
+    if (data.length > 0) this.#succeeded();
+    return 0;
   }
 
-  /** Rolls a partial write back; where a failing disk refuses that, reopening the log does it (`retry`). */
-  #truncate(bytes: number): void {
+  /**
+   * Takes the incomplete line at the end of what was written back; returns the number of whole lines. Where a failing
+   * disk refuses that, reopening the log does it (`retry`).
+   */
+  #endAtLine(written: Buffer): number {
     const file = this.#file;
+    const end = written.lastIndexOf(10) + 1;
     try {
-      if (file instanceof Descriptor) ftruncateSync(file.fd, fstatSync(file.fd).size - bytes);
+      if (end < written.length && file instanceof Descriptor) {
+        ftruncateSync(file.fd, fstatSync(file.fd).size - (written.length - end));
+      }
     } catch {
       closeLog(file);
       this.#file = "not open";
     }
+    return linesIn(written.subarray(0, end));
   }
 }
 

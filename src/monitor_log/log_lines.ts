@@ -30,33 +30,43 @@ export type Turn = "more" | "some" | "part" | "empty" | "end";
 export type LineFormat = { stream: Stream; lineBytes: number; hasReturns: boolean };
 
 /**
- * Formats the complete lines at the start of data into out; returns their bytes. The rest is an incomplete
- * line of at most lineBytes.
+ * Formats the complete lines at the start of data into out, at most linesMax; returns their bytes. The rest is an
+ * incomplete line of at most lineBytes.
  */
 export function cut(
   { stream, lineBytes, hasReturns }: LineFormat,
   data: Buffer,
   out: LogOutput,
+  linesMax = Infinity,
 ): number {
   const prefix = prefixOf(stream);
   let start = 0;
-  for (;;) {
-    const at = data.indexOf(newline, start);
+  let at = data.indexOf(newline);
+  for (let lines = 0; lines < linesMax; lines++) {
     const stop = at === -1 ? data.length : at;
-    while (stop - start > lineBytes) {
+    if (stop - start > lineBytes) {
       out.line(prefix, "P", data, start, start + lineBytes);
       start += lineBytes;
+      continue;
     }
     if (at === -1) return start;
     const hasReturn = hasReturns && at > start && data[at - 1] === carriageReturn;
     out.line(prefix, "F", data, start, hasReturn ? at - 1 : at);
     start = at + 1;
+    at = data.indexOf(newline, start);
   }
+  return start;
 }
 
 /** Formats the end of a stream without a newline, as a partial line. */
 export function rest(stream: Stream, data: Buffer, out: LogOutput): void {
   if (data.length > 0) out.line(prefixOf(stream), "P", data, 0, data.length);
+}
+
+export function linesIn(data: Buffer): number {
+  let lines = 0;
+  for (let at = data.indexOf(newline); at !== -1; at = data.indexOf(newline, at + 1)) lines++;
+  return lines;
 }
 
 function prefixOf(stream: Stream): Buffer {

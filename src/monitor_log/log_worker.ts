@@ -12,6 +12,7 @@ import { collectGarbage } from "../sys/memory.ts";
 import { Capture } from "./capture.ts";
 import { closeCopy, ContainerLog, type LogFormat, type LogStreams } from "./container_log.ts";
 import { Inputs, type Input } from "./inputs.ts";
+import { LogRetries } from "./log_retries.ts";
 import { Sink } from "./tap.ts";
 
 export type LogRequest = { op: "log"; id: string; path: string; resumed: boolean } & LogStreams &
@@ -56,7 +57,7 @@ type End = { seq: number; deadline: number; copiedUntil: number };
  */
 const gatherMs = 1;
 const nobody = new Int32Array(new SharedArrayBuffer(4));
-/** Interval of retries of blocked work. */
+/** Interval of looks at slow clients, and at what ends. */
 const stepMs = 20;
 /** Limit for writing the rest of an exited container's log. */
 const logEndMs = 5_000;
@@ -73,6 +74,7 @@ const { wake: released } = workerData as { wake: Released };
 const wakeUp = Descriptor.adopt(released);
 const inputs = new Inputs(wakeUp);
 const logs = new Map<string, { log: ContainerLog; end?: End }>();
+const retries = new LogRetries();
 const captures = new Map<string, { capture: Capture; end?: End }>();
 /** Watched cgroups' memory.events, by the caller's number. */
 const watches = new Map<number, Input>();
@@ -85,7 +87,11 @@ let stopping = false;
 
 function startLog({ id, path, resumed, ...streams }: LogRequest): void {
   const earlier = logs.get(id);
-  const log = new ContainerLog(path, streams, resumed);
+  retries.forget(id);
+  const log = new ContainerLog(path, streams, resumed, {
+    failed: (errno) => retries.failed(id, errno, performance.now()),
+    succeeded: () => retries.succeeded(id),
+  });
   if (earlier !== undefined) closeLog(earlier); // an earlier start timed out, and its disk answered later
   logs.set(id, { log });
   for (const input of log.inputs) inputs.add(input);
@@ -142,6 +148,7 @@ function stepLogEnd(id: string, { log, end }: { log: ContainerLog; end: End }): 
   if (!written && !late) return;
   const lostBytes = written ? 0 : log.unwritten();
   logs.delete(id);
+  retries.forget(id);
   closeLog({ log, end }, lostBytes);
 }
 
@@ -238,12 +245,15 @@ function wake(log: ContainerLog): void {
   for (const input of log.inputs) inputs.wake(input);
 }
 
-/** Retries unfinished work; true when some is still unfinished. */
-function step(): boolean {
+/** Retries unfinished work. waitMs: until the next step; undefined: none is unfinished. isUrgent: clients wait for it. */
+function step(): { isUrgent: boolean; waitMs?: number | undefined } {
+  const now = performance.now();
   for (const { log, end } of logs.values()) {
-    if (!log.blocked) continue;
     // While a log is blocked, a shim cannot copy the rest: its time begins again.
-    if (end !== undefined && end.copiedUntil > 0) end.copiedUntil = performance.now() + copyMs;
+    if (log.blocked && end !== undefined && end.copiedUntil > 0) end.copiedUntil = now + copyMs;
+  }
+  for (const id of retries.due(now)) {
+    const { log } = logs.get(id)!;
     log.retry();
     wake(log);
   }
@@ -252,11 +262,11 @@ function step(): boolean {
     if (end !== undefined) stepCollect(id, { capture, end });
   }
   const lags = stepSinks();
-  return (
+  const isUrgent =
     lags ||
-    logs.values().some(({ log, end }) => end !== undefined || log.blocked) ||
-    captures.values().some(({ end }) => end !== undefined)
-  );
+    logs.values().some(({ end }) => end !== undefined) ||
+    captures.values().some(({ end }) => end !== undefined);
+  return { isUrgent, waitMs: isUrgent ? stepMs : retries.waitMs(performance.now()) };
 }
 
 /** Runs the event loop until `count` messages have arrived: this thread does so only for them. */
@@ -283,12 +293,13 @@ function isDone(): boolean {
 async function main(): Promise<void> {
   parentPort!.on("message", (request: WorkerRequest) => inbox.push(request));
   reply({ seq: 0 });
-  let unfinished = false;
+  let next: ReturnType<typeof step> = { isUrgent: false };
   let worked = false;
   let turned = 0;
   while (!isDone()) {
     const busy = inputs.anyReady && !paused;
-    const news = inputs.wait(busy ? 0 : unfinished ? stepMs : worked ? idleMs : -1);
+    const unfinished = next.waitMs !== undefined;
+    const news = inputs.wait(busy ? 0 : (next.waitMs ?? (worked ? idleMs : -1)));
     const isIdle = worked && !busy && !unfinished && !news.any;
     if (isIdle && turned >= turnsWorth) {
       collectGarbage();
@@ -299,8 +310,8 @@ async function main(): Promise<void> {
     if (paused) continue;
     const turns = inputs.turns();
     turned += turns.length;
-    unfinished = step();
-    const gathers = turns.includes("some") && !turns.includes("more") && !unfinished;
+    next = step();
+    const gathers = turns.includes("some") && !turns.includes("more") && !next.isUrgent;
     if (gathers) Atomics.wait(nobody, 0, 0, gatherMs); // a sleep
   }
 }

@@ -19,6 +19,8 @@ export type Channels = {
   write(stream: "stdout" | "stderr", bytes: Uint8Array): Promise<void>;
   /** Sends the outcome and ends the streams. @throws if the client has disconnected. */
   finish(outcome: Outcome): Promise<void>;
+  /** Discards what the client has sent and still sends: nothing reads it any more. */
+  [Symbol.dispose](): void;
 };
 
 /** Serves a client until its command ends. hangup: aborts when the client disconnects. */

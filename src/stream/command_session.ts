@@ -15,8 +15,13 @@ export function commandSession(
     spdy: spdyProtocols,
     websocket: websocketProtocols,
     async serve(wire: Wire, upgrade: Upgrade, hangup: AbortSignal): Promise<void> {
-      const open = upgrade.over === "spdy" ? spdyChannels : websocketChannels;
-      const { channels, ended } = await open(wire, wanted, upgrade.protocol);
+      const { protocol } = upgrade;
+      const opened =
+        upgrade.over === "spdy"
+          ? await spdyChannels(wire, wanted, { protocol, hangup })
+          : await websocketChannels(wire, wanted, protocol);
+      using channels = opened.channels;
+      const { ended } = opened;
       // A protocol error ends the session too, although the connection may stay open.
       const finished = new AbortController();
       ended.finally(() => finished.abort()).catch(() => {});

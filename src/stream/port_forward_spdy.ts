@@ -1,5 +1,6 @@
 // Serves PortForward over SPDY (portforward.k8s.io): per connection the client opens a data and an error
 // stream with the port in their headers.
+import { afterGrace } from "../base/abort.ts";
 import type { Wire } from "../sys/byte_stream.ts";
 import { SpdySession, type SpdyStream } from "../sys/spdy.ts";
 import { forward, type ForwardClient, type ForwardTarget } from "./port_forward.ts";
@@ -8,6 +9,8 @@ export const portForwardProtocol = "portforward.k8s.io";
 
 /** Time for the second stream of a pair to arrive, as in kubelet. */
 const pairMs = 30_000;
+/** The same after the client has disconnected: the rest of what it sent is being read. */
+const hangupMs = 1_000;
 
 type Pair = { port: number; data?: SpdyStream; error?: SpdyStream; timer: NodeJS.Timeout };
 type OnPair = (client: ForwardClient, port: number) => Promise<void>;
@@ -19,9 +22,13 @@ export async function forwardSpdy(
 ): Promise<void> {
   const pairs = new Pairs(hangup, (client, port) => forward(client, { ...options, port }));
   const session = new SpdySession(wire, (stream) => pairs.add(stream));
+  const late = afterGrace(hangup, hangupMs);
+  const end = () => pairs.end();
+  late.addEventListener("abort", end, { once: true });
   try {
     await session.run();
   } finally {
+    late.removeEventListener("abort", end);
     pairs.end();
     await pairs.forwarded();
   }
@@ -32,6 +39,7 @@ class Pairs {
   readonly #running = new Set<Promise<void>>();
   readonly #hangup: AbortSignal;
   readonly #onPair: OnPair;
+  #hasEnded = false;
 
   constructor(hangup: AbortSignal, onPair: OnPair) {
     this.#hangup = hangup;
@@ -40,6 +48,7 @@ class Pairs {
 
   /** Old clients send no request id: they open the error stream, then the data stream. */
   add(stream: SpdyStream): void {
+    if (this.#hasEnded) return stream.inbox.discard();
     const { streamtype: type, requestid, port: text } = stream.headers;
     const port = Number(text);
     if ((type !== "data" && type !== "error") || !isPort(port)) {
@@ -77,8 +86,13 @@ class Pairs {
     this.#waiting.delete(id);
   }
 
+  /** Discards the streams without a partner, of which the first would hold up all others. */
   end(): void {
-    for (const [id, pair] of this.#waiting) this.#forget(id, pair);
+    this.#hasEnded = true;
+    for (const [id, pair] of this.#waiting) {
+      this.#forget(id, pair);
+      for (const stream of [pair.data, pair.error]) stream?.inbox.discard();
+    }
   }
 
   async forwarded(): Promise<void> {
@@ -102,6 +116,7 @@ function clientOf(data: SpdyStream, error: SpdyStream, hangup: AbortSignal): For
       await error.end();
     },
     async fail(message) {
+      data.inbox.discard(); // first: the client may not take the message
       await error.write(Buffer.from(message));
       await Promise.all([error.end(), data.reset()]);
     },

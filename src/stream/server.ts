@@ -10,8 +10,8 @@ import { Lobby } from "../base/lobby.ts";
 import type { Log } from "../base/log.ts";
 import { ByteStream, type Wire } from "../sys/byte_stream.ts";
 import { headText, readHead, refuse, words, type Head, type Refused } from "../sys/http_upgrade.ts";
-import { hasInput, type Descriptor } from "../sys/descriptor.ts";
-import { linger } from "../sys/linger.ts";
+import { hasInput, unsentBytes, type Descriptor } from "../sys/descriptor.ts";
+import { linger, whenStuck } from "../sys/linger.ts";
 import type { Poller } from "../sys/poller.ts";
 import { accept, listenTcp } from "../sys/tcp.ts";
 import { acceptKey } from "../sys/websocket.ts";
@@ -36,6 +36,8 @@ const graceMs = 250;
 const acceptsMax = 64;
 /** Clients served at a time; others get 503. */
 const acceptedMax = 1000;
+/** Time in which sessions may pass on what their clients have sent when the server ends. */
+const endMs = 500;
 /** Before the first session, a client can only have a URL of an earlier daemon: its 404 may be this late. */
 const firstLookMs = 1_000;
 
@@ -178,8 +180,12 @@ export class StreamServer implements AsyncDisposable {
   ): Promise<void> {
     await stream.send(headText("HTTP/1.1 101 Switching Protocols", upgrade.headers));
     const hangup = new AbortController();
-    stream.onHangup(() => hangup.abort());
-    using _ = this.#closeWhenIdle(stream, hangup);
+    using _ = this.#closeWhenIdle(stream);
+    using unread = new DisposableStack();
+    stream.onHangup(() => {
+      hangup.abort();
+      if (!unread.disposed) unread.use(closeWhenUnread(stream, this.#stuckMs));
+    });
     try {
       await session.serve(rest, upgrade, hangup.signal);
       if (!hangup.signal.aborted) await linger(stream, this.#stuckMs);
@@ -203,7 +209,7 @@ export class StreamServer implements AsyncDisposable {
     return { status: "404 Not Found", message };
   }
 
-  #closeWhenIdle(stream: ByteStream, hangup: AbortController): Disposable {
+  #closeWhenIdle(stream: ByteStream): Disposable {
     let timer: ReturnType<typeof setTimeout>;
     const check = () => {
       const left = this.#idleMs - stream.idleMs;
@@ -214,7 +220,6 @@ export class StreamServer implements AsyncDisposable {
       }
       this.#log.info("closing an idle stream", { idleMs: Math.round(stream.idleMs) });
       stream.close();
-      hangup.abort();
     };
     check();
     return { [Symbol.dispose]: () => clearTimeout(timer) };
@@ -228,8 +233,17 @@ export class StreamServer implements AsyncDisposable {
     this.#listener.close();
     this.#unaccepted[Symbol.dispose]();
     for (const stream of this.#clients.keys()) stream.close();
-    await Promise.allSettled([this.#accepting, ...this.#clients.values()]);
+    const ended = Promise.allSettled([this.#accepting, ...this.#clients.values()]);
+    await Promise.race([ended, sleep(endMs, undefined, { ref: false })]);
   }
+}
+
+/** After a client's hangup, closes the connection when it takes nothing of what waits for it: it may be half-closed. */
+function closeWhenUnread(stream: ByteStream, stuckMs?: number): Disposable {
+  const left = () => (stream.closed ? 0 : unsentBytes(stream.descriptor));
+  // With nothing left for it, the session may still pass on what the client has sent.
+  const giveUp = () => left() > 0 && stream.close();
+  return whenStuck(left, giveUp, stuckMs);
 }
 
 type Accepted = Upgrade & { headers: [string, string][] };

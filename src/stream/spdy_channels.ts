@@ -1,6 +1,6 @@
 // Carries a command's streams over SPDY (channel.k8s.io, v2 to v4): the client opens each in any order, named
 // by a header.
-import { inTime } from "../base/abort.ts";
+import { afterGrace, untilAborted } from "../base/abort.ts";
 import { SpdySession, type SpdyStream } from "../sys/spdy.ts";
 import type { Wire } from "../sys/byte_stream.ts";
 import { SizeReader, statusJson, statusText } from "./channels.ts";
@@ -16,14 +16,19 @@ export const spdyProtocols = [
 
 /** Time for a client to open its streams, as in kubelet. */
 const openMs = 30_000;
+/** Time in which the streams that a client opened before it disconnected must be found in what it sent. */
+const hangupMs = 1_000;
 
 type Opened = Map<string, SpdyStream>;
 
-/** ended: settles when the client disconnects. @throws if it does not open its streams in time. */
+/**
+ * ended: settles when the client disconnects. @throws if it does not open its streams in time, or disconnects before,
+ * which aborts `hangup`.
+ */
 export async function spdyChannels(
   wire: Wire,
   wanted: WantedStreams,
-  protocol: string,
+  { protocol, hangup }: { protocol: string; hangup: AbortSignal },
 ): Promise<{ channels: Channels; ended: Promise<void> }> {
   const resize = wanted.tty && (protocol.startsWith("v3") || protocol.startsWith("v4"));
   const names = ["error", ...(["stdin", "stdout", "stderr"] as const).filter((one) => wanted[one])];
@@ -45,8 +50,19 @@ export async function spdyChannels(
   const lost = ended.then(() => {
     throw new Error(`the client disconnected before it opened ${names.join(", ")}`);
   });
-  await inTime(Promise.race([all.promise, lost]), "waiting for the client's streams", openMs);
+  const late = AbortSignal.any([afterGrace(hangup, hangupMs), AbortSignal.timeout(openMs)]);
+  try {
+    await untilAborted(Promise.race([all.promise, lost]), "waiting for the client's streams", late);
+  } catch (error) {
+    discardAll(opened);
+    throw error;
+  }
   return { channels: channelsOf(session, opened, protocol), ended };
+}
+
+/** Nothing reads the streams: the session goes on to the end of the connection. */
+function discardAll(opened: Opened): void {
+  for (const { inbox } of opened.values()) inbox.discard();
 }
 
 function channelsOf(session: SpdySession, opened: Opened, protocol: string): Channels {
@@ -62,6 +78,7 @@ function channelsOf(session: SpdySession, opened: Opened, protocol: string): Cha
       for (const stream of opened.values()) await stream.end();
       await session.goAway();
     },
+    [Symbol.dispose]: () => discardAll(opened),
   };
 }
 

@@ -30,9 +30,7 @@ export async function websocketChannels(
   if (!wanted.tty) resizes.discard();
   const ended = receive(messages, { stdin, resizes, halfClose: protocol.startsWith("v5") });
   ended.catch(() => {});
-  // Clients wait for a first, empty message before they count as connected, as from kubelet.
   const [first = "error"] = (["stdout", "stderr"] as const).filter((stream) => wanted[stream]);
-  await messages.send(channel[first], Buffer.alloc(0));
   const channels: Channels = {
     stdin: stdin.chunks(),
     resizes: sizes(resizes),
@@ -44,7 +42,16 @@ export async function websocketChannels(
       if (status.length > 0) await messages.send(channel.error, status);
       await messages.close(closeNormal);
     },
+    [Symbol.dispose]: () => {
+      stdin.discard();
+      resizes.discard();
+    },
   };
+  using undo = new DisposableStack();
+  undo.use(channels);
+  // Clients wait for a first, empty message before they count as connected, as from kubelet.
+  await messages.send(channel[first], Buffer.alloc(0));
+  undo.move();
   return { channels, ended };
 }
 

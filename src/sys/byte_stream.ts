@@ -99,7 +99,7 @@ export class ByteStream implements Wire, Disposable {
     }
   }
 
-  /** Calls react when a socket's peer closes or half-closes, even while nothing is read. */
+  /** Calls react once when a socket's peer closes or half-closes, even while nothing is read, or close() is called. */
   onHangup(react: () => void): void {
     this.#poller.onHangup(this.descriptor, react);
   }

@@ -1,4 +1,5 @@
-// Queues bytes from a producer to a consumer, with backpressure: the producer waits while the queue is full.
+// Queues bytes from a producer to a consumer, with backpressure: the producer waits while the queue is full. An end
+// from either side releases both: neither waits for one that has gone.
 
 const queueBytes = 256 << 10;
 
@@ -10,7 +11,7 @@ export class ChunkQueue {
   #consumer: PromiseWithResolvers<void> | undefined;
   #room: PromiseWithResolvers<void> | undefined;
 
-  /** Resolves when there is room for more. */
+  /** Resolves when there is room for more, or the queue has ended or is discarded. */
   async put(chunk: Buffer): Promise<void> {
     if (this.#ended || this.#discarding || chunk.length === 0) return;
     this.#chunks.push(chunk);
@@ -25,13 +26,16 @@ export class ChunkQueue {
   end(): void {
     this.#ended = true;
     this.#consumer?.resolve();
+    this.#release();
   }
 
-  /** Discards queued and further chunks: the consumer has ended. */
+  /** Discards queued and further chunks, and ends the consumer. */
   discard(): void {
     this.#discarding = true;
     this.#chunks = [];
-    this.#makeRoom(this.#bytes);
+    this.#bytes = 0;
+    this.#consumer?.resolve();
+    this.#release();
   }
 
   /** For one consumer. */
@@ -42,7 +46,7 @@ export class ChunkQueue {
         if (chunk !== undefined) {
           this.#makeRoom(chunk.length);
           yield chunk;
-        } else if (this.#ended) {
+        } else if (this.#ended || this.#discarding) {
           return;
         } else {
           this.#consumer = Promise.withResolvers();
@@ -56,7 +60,10 @@ export class ChunkQueue {
 
   #makeRoom(bytes: number): void {
     this.#bytes -= bytes;
-    if (this.#bytes >= queueBytes) return;
+    if (this.#bytes < queueBytes) this.#release();
+  }
+
+  #release(): void {
     this.#room?.resolve();
     this.#room = undefined;
   }

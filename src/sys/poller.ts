@@ -50,7 +50,7 @@ export class Poller implements Disposable {
     return watched.writer.promise;
   }
 
-  /** Calls back once when a socket's peer closes or half-closes, even while nothing is read. */
+  /** Calls back once when a socket's peer closes or half-closes, even while nothing is read, or this side closes it. */
   onHangup(descriptor: Descriptor, react: () => void): void {
     const watched = this.#watch(descriptor);
     watched.onHangup = react;
@@ -66,6 +66,7 @@ export class Poller implements Disposable {
     this.#epoll.remove(descriptor);
     watched.reader?.resolve();
     watched.writer?.resolve();
+    watched.onHangup?.();
   }
 
   #watch(descriptor: Descriptor): Watched {

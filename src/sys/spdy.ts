@@ -53,9 +53,10 @@ export class SpdyStream {
     this.settle();
   }
 
-  /** Ends the stream in both directions. */
+  /** Ends the stream in both directions, and discards what the peer has sent. */
   async reset(): Promise<void> {
     const over = this.#ended && this.peerEnded;
+    this.inbox.discard();
     this.close();
     if (!over) await this.#session.wire.send(f.controlFrame(f.RST_STREAM, [this.id, CANCEL]));
   }
@@ -81,6 +82,8 @@ export class SpdySession {
   readonly #replies = new Map<number, PromiseWithResolvers<void>>();
   readonly #writer = new HeaderWriter();
   readonly #onStream: (stream: SpdyStream) => void;
+  /** run() has returned. */
+  #hasEnded = false;
   #lastOpened = -1;
   #lastPeerId = 0;
   #pings = 0;
@@ -103,14 +106,15 @@ export class SpdySession {
       await this.goAway(PROTOCOL_ERROR).catch(() => {});
       throw error;
     } finally {
+      this.#hasEnded = true;
       for (const stream of this.#streams.values()) stream.close();
-      const lost = new Error("the connection has ended");
-      for (const reply of this.#replies.values()) reply.reject(lost);
+      for (const reply of this.#replies.values()) reply.reject(connectionEnded());
     }
   }
 
   /** As the client: opens a stream and waits until the peer accepts it. */
   async open(headers: Headers): Promise<SpdyStream> {
+    if (this.#hasEnded) throw connectionEnded();
     this.#lastOpened += 2;
     const stream = new SpdyStream(this.#lastOpened, headers, this);
     this.#streams.set(stream.id, stream);
@@ -197,6 +201,10 @@ export class SpdySession {
     await this.wire.send(f.controlFrame(f.SYN_REPLY, [id], this.#writer.block({})));
     this.#onStream(stream);
   }
+}
+
+function connectionEnded(): Error {
+  return new Error("the connection has ended");
 }
 
 function onPeerEnd(stream: SpdyStream): void {

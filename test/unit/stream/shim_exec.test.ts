@@ -47,6 +47,7 @@ function client(input: string[], sizes: [number, number][] = []) {
     })(),
     write: async (name, bytes) => void heard.push(`${name} ${Buffer.from(bytes).toString()}`),
     finish: async () => {},
+    [Symbol.dispose]: () => {},
   };
   return { channels, heard };
 }

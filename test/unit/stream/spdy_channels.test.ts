@@ -15,12 +15,15 @@ function connect() {
   return { server, client, close: () => wire.close() };
 }
 
+/** More than a queue holds. */
+const tooMuch = Buffer.alloc(300 << 10);
+const hangup = new AbortController().signal;
 const all = { stdin: true, stdout: true, stderr: true, tty: false };
 
 describe("spdyChannels", () => {
   test("connects the streams in any order and sends the outcome as JSON in v4", async () => {
     const { server, client, close } = connect();
-    const opening = spdyChannels(server, all, "v4.channel.k8s.io");
+    const opening = spdyChannels(server, all, { protocol: "v4.channel.k8s.io", hangup });
     const [stderr, stdin, error, stdout] = await Promise.all(
       ["stderr", "stdin", "error", "stdout"].map((streamtype) => client.open({ streamtype })),
     );
@@ -47,7 +50,7 @@ describe("spdyChannels", () => {
     const opening = spdyChannels(
       server,
       { ...all, stdin: false, stdout: false, stderr: false },
-      protocol,
+      { protocol, hangup },
     );
     const error = await client.open({ streamtype: "error" });
     const { channels } = await opening;
@@ -64,7 +67,7 @@ describe("spdyChannels", () => {
     const opening = spdyChannels(
       server,
       { stdin: false, stdout: true, stderr: false, tty: true },
-      protocol,
+      { protocol, hangup },
     );
     await client.open({ streamtype: "error" });
     await client.open({ streamtype: "stdout" });
@@ -83,7 +86,7 @@ describe("spdyChannels", () => {
     const opening = spdyChannels(
       server,
       { ...all, stdin: false, stderr: false },
-      "v4.channel.k8s.io",
+      { protocol: "v4.channel.k8s.io", hangup },
     );
     const wrong = [
       await client.open({ streamtype: "stdin" }),
@@ -97,11 +100,41 @@ describe("spdyChannels", () => {
 
   test("fails if the client disconnects before it has opened its streams", async () => {
     const { server, client, close } = connect();
-    const opening = spdyChannels(server, all, "v4.channel.k8s.io");
+    const opening = spdyChannels(server, all, { protocol: "v4.channel.k8s.io", hangup });
     await client.open({ streamtype: "error" });
     close();
     expect(opening).rejects.toThrow("disconnected before it opened error, stdin, stdout, stderr");
   });
+});
+
+test("a client that has filled stdin and disconnects before it has opened all streams ends its session", async () => {
+  const { server, client, close } = connect();
+  const left = new AbortController();
+  const protocol = "v4.channel.k8s.io";
+  const opening = spdyChannels(server, all, { protocol, hangup: left.signal });
+  const failed = opening.then(String, String);
+  const stdin = await client.open({ streamtype: "stdin" });
+  await stdin.write(tooMuch);
+  const answered = client.open({ streamtype: "error" }).then(String, String);
+  left.abort();
+  expect(await failed).toContain("waiting for the client's streams");
+  close();
+  expect(await answered).toContain("connection has ended");
+});
+
+test("channels that are disposed of take no more, and hold up nothing", async () => {
+  const { server, client, close } = connect();
+  const wanted = { ...all, stdout: false, stderr: false };
+  const opening = spdyChannels(server, wanted, { protocol: "v4.channel.k8s.io", hangup });
+  const stdin = await client.open({ streamtype: "stdin" });
+  const error = await client.open({ streamtype: "error" });
+  const { channels, ended } = await opening;
+  await stdin.write(tooMuch);
+  channels[Symbol.dispose]();
+  await error.write(Buffer.from("a frame behind the full queue"));
+  await client.open({ streamtype: "another" }); // a round trip
+  close();
+  await ended;
 });
 
 describe("forwardSpdy", () => {
@@ -109,17 +142,37 @@ describe("forwardSpdy", () => {
   function serve() {
     const { server, client, close } = connect();
     const sockets = { take: async () => undefined } as unknown as NetnsSockets;
-    const { signal } = new AbortController();
+    const left = new AbortController();
     const served = forwardSpdy(server, {
       sockets,
       addresses: localhost,
       poller: {} as Poller,
-      hangup: signal,
+      hangup: left.signal,
     });
     const open = (streamtype: string, port: string, requestid?: string) =>
       client.open({ streamtype, port, ...(requestid !== undefined && { requestid }) });
-    return { open, served, close };
+    return { open, served, close, left };
   }
+
+  test("ends at a disconnect after much data without an error stream", async () => {
+    const { open, served, close, left } = serve();
+    const data = await open("data", "80", "0");
+    await data.write(tooMuch);
+    left.abort();
+    close();
+    await served;
+  });
+
+  test("a port without listener does not hold up the session, however much was sent to it", async () => {
+    const { open, served, close } = serve();
+    const data = await open("data", "80", "0");
+    const error = await open("error", "80", "0");
+    await data.write(tooMuch);
+    expect(await collected(error.chunks())).toContain("cannot forward to port 80");
+    await open("error", "81", "1"); // a round trip
+    close();
+    await served;
+  });
 
   test("pairs streams by request id, in any order", async () => {
     const { open, served, close } = serve();

@@ -5,6 +5,7 @@ import type { WantedStreams } from "../../../src/stream/channels.ts";
 import { websocketChannels } from "../../../src/stream/websocket_channels.ts";
 import { channel } from "../../../src/sys/remote_command.ts";
 import { WebSocketConnection } from "../../../src/sys/websocket.ts";
+import { until } from "../../expect.ts";
 import { collected, wirePair } from "../../stream/wires.ts";
 
 const all = { stdin: true, stdout: true, stderr: true, tty: false };
@@ -17,11 +18,26 @@ async function connect(wanted: WantedStreams, protocol: string) {
     for await (const { channel, bytes } of client.pieces())
       received.push(`${channel} ${bytes.toString()}`);
   })();
-  const { channels } = await websocketChannels(server, wanted, protocol);
-  return { client, channels, received, ended, close: () => wire.close() };
+  const opened = await websocketChannels(server, wanted, protocol);
+  const { channels, ended: serverEnded } = opened;
+  return { client, channels, received, ended, serverEnded, close: () => wire.close() };
 }
 
 describe("websocketChannels", () => {
+  test("channels that are disposed of take no more, and hold up nothing", async () => {
+    const { client, channels, received, close, serverEnded } = await connect(
+      all,
+      "v5.channel.k8s.io",
+    );
+    const sent = client.send(channel.stdin, Buffer.alloc(300 << 10));
+    channels[Symbol.dispose]();
+    await sent;
+    await channels.finish({ exitCode: 0 });
+    await until("the outcome has come", () => received.length > 1);
+    close();
+    await serverEnded;
+  });
+
   test.each<[string, Partial<WantedStreams>, string]>([
     ["stdout", {}, "1 "],
     ["stderr", { stdout: false }, "2 "],

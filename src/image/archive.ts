@@ -6,23 +6,31 @@ import * as v from "valibot";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { platformManifest } from "./platform_manifest.ts";
-import { digestOf } from "../base/digest.ts";
+import { digestOf, isDigest } from "../base/digest.ts";
 import { parseAs, parseJson } from "../base/schema.ts";
 import { manifestBytesMax } from "../registry/distribution.ts";
-import { configBytesMax, listOf, NoImage, parseIndex, type Descriptor } from "./manifest.ts";
-import { architectureOf, hostPlatforms } from "./platform.ts";
+import {
+  assertVerifiable,
+  configBytesMax,
+  listOf,
+  NoImage,
+  parseIndex,
+  type Descriptor,
+} from "./manifest.ts";
+import { architectureOf, hostPlatforms, isForLinux, requiredFeatures } from "./platform.ts";
 import type { LayerDescriptor } from "../layer/processor_choice.ts";
-import { nameOrNone } from "../registry/reference.ts";
+import { isTag, nameOrNone } from "../registry/reference.ts";
 import { type TarHeader, TarReader } from "../layer/tar_reader.ts";
 import { isZstd } from "../layer/zstd_frames.ts";
 
 type ArchiveLayer = LayerDescriptor & Place;
 
 export type ArchiveImage = {
-  /** As in the archive, not validated. */
   names: string[];
   /** Bare tags of an OCI layout; their repository is known only to the caller. */
   tags: string[];
+  /** Names in the archive that are no names of images. */
+  invalidNames: string[];
   /** "" for a docker archive. */
   manifestDigest: string;
   configDigest: string;
@@ -162,14 +170,15 @@ async function readOci(path: string, index: Place, lookup: Lookup): Promise<Arch
   const images = new Map<string, ArchiveImage>();
   let notAnImage: NoImage | undefined;
   const platforms = hostPlatforms();
-  const stated = new Set(manifests.map(({ platform }) => architectureOf(platform)));
+  const usable = manifests.filter(({ platform }) => isUsable(platform));
+  const stated = new Set(usable.map(({ platform }) => architectureOf(platform)));
   const best = platforms.find(({ architecture }) => stated.has(architecture))?.architecture;
-  for (const entry of manifests) {
+  for (const entry of usable) {
     // An archive of several platforms need not hold all of them.
     if (!["", best].includes(architectureOf(entry.platform))) continue;
     try {
       const image = images.get(entry.digest) ?? (await ociImage(path, entry, lookup));
-      addName(image, entry);
+      addNames(image, entry);
       images.set(entry.digest, image);
       assertConfigs(path, images.values());
     } catch (error) {
@@ -181,21 +190,32 @@ async function readOci(path: string, index: Place, lookup: Lookup): Promise<Arch
   if (images.size > 0) return [...images.values()];
   if (notAnImage !== undefined) throw notAnImage;
   const { architecture } = platforms[0]!;
-  throw new CriError("NOT_FOUND", `${path} holds no image for linux/${architecture}`);
+  const features = manifests.flatMap(({ platform }) => requiredFeatures(platform));
+  const needs = features.length === 0 ? "" : ` without the OS feature ${features[0]}`;
+  throw new CriError("NOT_FOUND", `${path} holds no image for linux/${architecture}${needs}`);
 }
 
-function addName({ names, tags }: ArchiveImage, { annotations }: Descriptor): void {
+function isUsable(platform: Descriptor["platform"]): boolean {
+  return isForLinux(platform) && requiredFeatures(platform).length === 0;
+}
+
+function addNames(image: ArchiveImage, { annotations }: Descriptor): void {
   const full = annotations?.["io.containerd.image.name"];
-  if (full !== undefined) {
-    names.push(full);
-    return;
-  }
+  if (full !== undefined) return addName(image, full);
   const name = annotations?.["org.opencontainers.image.ref.name"] ?? "";
-  if (/^[^/:]+$/.test(name)) tags.push(name);
-  else if (nameOrNone(name) !== undefined) names.push(name); // any other name has a private meaning
+  if (isTag(name)) image.tags.push(name);
+  else if (nameOrNone(name) !== undefined) addName(image, name); // any other name has a private meaning
+}
+
+/** One invalid name does not keep the others, and the other images, from being loaded. */
+function addName({ names, invalidNames }: ArchiveImage, name: string): void {
+  // containerd's CRI has each image under its id, too, and docker save has a name for what has none.
+  if (isDigest(name) || name === "<none>:<none>") return;
+  (nameOrNone(name) === undefined ? invalidNames : names).push(name);
 }
 
 async function ociImage(path: string, entry: Descriptor, lookup: Lookup) {
+  assertVerifiable(entry, path);
   const blob = async (digest: string, bytesMax: number) => {
     const place = await lookup(blobName(digest));
     if (place === undefined) throw new CriError("NOT_FOUND", `${path} has no blob ${digest}`);
@@ -211,6 +231,7 @@ async function ociImage(path: string, entry: Descriptor, lookup: Lookup) {
   const image: ArchiveImage = {
     names: [],
     tags: [],
+    invalidNames: [],
     manifestDigest: entry.digest,
     configDigest: config.digest,
     config: await blob(config.digest, configBytesMax),
@@ -246,9 +267,10 @@ async function readDocker(path: string, manifest: Place, lookup: Lookup): Promis
     const config = await readPlace(await find(Config), configBytesMax, `${path}: ${Config}`);
     const layers: ArchiveLayer[] = [];
     for (const name of Layers) layers.push({ ...(await find(name)), digest: "", mediaType: "" });
-    const configDigest = digestOf(config);
-    const names = RepoTags ?? [];
-    images.push({ names, tags: [], manifestDigest: "", configDigest, config, layers });
+    const own = { manifestDigest: "", configDigest: digestOf(config), config, layers };
+    const image: ArchiveImage = { names: [], tags: [], invalidNames: [], ...own };
+    for (const name of RepoTags ?? []) addName(image, name);
+    images.push(image);
     assertConfigs(path, images);
   }
   return images;

@@ -13,6 +13,11 @@ export const configBytesMax = 8 << 20;
 const shownBytesMax = 200;
 
 const Digest = v.pipe(v.string(), v.check(isDigest, "not a sha256 or sha512 digest"));
+/** Of any algorithm (OCI image-spec, descriptor.md): only the entry that is chosen must be verifiable. */
+const AnyDigest = v.pipe(
+  v.string(),
+  v.regex(/^[a-z0-9]+(?:[.+_-][a-z0-9]+)*:[A-Za-z0-9=_-]+$/, "not a digest"),
+);
 
 /** A list of a Go program: an empty one may be null or absent. */
 export function listOf<Schema extends v.GenericSchema>(schema: Schema) {
@@ -29,29 +34,36 @@ const short = v.pipe(Text, v.maxLength(256));
 const Texts = mapOf(v.string(), v.nullish(v.string(), ""));
 const Os = v.pipe(
   v.nullish(short, ""),
-  v.transform((os) => os || "linux"), // as in containerd
+  v.transform((os) => os.toLowerCase() || "linux"), // as in containerd
 );
+const OsFeatures = v.nullish(v.array(v.string()), []);
 
 const Descriptor = v.object({
   mediaType: v.nullish(v.string(), ""),
   digest: Digest,
-  size: v.pipe(v.number(), v.safeInteger(), v.minValue(0)),
+  /** Some builders leave it out: the blob's digest decides then. */
+  size: v.nullish(v.pipe(v.number(), v.safeInteger(), v.minValue(0))),
   platform: v.nullish(
     objectOf({
       os: Os,
       architecture: v.nullish(v.string(), ""),
       variant: v.nullish(v.string(), ""),
+      "os.features": OsFeatures,
     }),
   ),
+  artifactType: v.nullish(v.string(), ""),
   annotations: v.nullish(Texts),
   urls: v.nullish(v.array(v.string())),
 });
 export type Descriptor = v.InferOutput<typeof Descriptor>;
 
+/** An entry of an index; its digest may be of an algorithm that this node cannot verify. */
+const IndexEntry = v.object({ ...Descriptor.entries, digest: AnyDigest });
+
 const Manifest = v.object({ config: Descriptor, layers: listOf(Descriptor) });
 export type Manifest = v.InferOutput<typeof Manifest>;
 
-const Index = v.object({ manifests: v.pipe(v.array(Descriptor), v.maxLength(1000)) });
+const Index = v.object({ manifests: v.pipe(v.array(IndexEntry), v.maxLength(1000)) });
 export type Index = v.InferOutput<typeof Index>;
 
 const strings = v.nullish(v.array(Text));
@@ -71,6 +83,7 @@ const ConfigFile = v.object({
   os: Os,
   architecture: v.nullish(short, ""),
   variant: v.nullish(short, ""),
+  "os.features": OsFeatures,
   config: v.nullish(objectOf(ImageSettings.entries)),
   rootfs: v.object({ diff_ids: listOf(Digest) }),
 });
@@ -127,11 +140,21 @@ const configTypes = [
   "application/vnd.docker.container.image.v1+json",
 ];
 
-/** The manifest of something other than a container image: a chart, a signature, an attestation. */
+/**
+ * The manifest of something other than a container image (a chart, a signature, an attestation), or one that this node
+ * cannot verify. Another entry of the index may be an image.
+ */
 export class NoImage extends CriError {
   constructor(message: string) {
     super("INVALID_ARGUMENT", message);
   }
+}
+
+/** @throws NoImage for an entry whose digest is of another algorithm than this node knows. */
+export function assertVerifiable({ digest }: Descriptor, what: string): void {
+  if (isDigest(digest)) return;
+  const shown = clip(digest, shownBytesMax);
+  throw new NoImage(`${what}: ${shown} cannot be verified: it is neither sha256 nor sha512`);
 }
 
 /** Refuses manifests of other artifacts. @throws NoImage. */
@@ -148,7 +171,7 @@ function checkTypes({ config, layers }: Manifest, what: string): void {
   }
 }
 
-/** Returns the config and its diff ids, lowest layer first. @throws CriError INVALID_ARGUMENT. */
+/** Returns the config, its diff ids, lowest layer first, and its OS features. @throws CriError INVALID_ARGUMENT. */
 export function parseConfig(bytes: Uint8Array, what: string) {
   const file = parseAs(ConfigFile, parseJson(bytes, what), what);
   if (file.os !== "linux") {
@@ -156,7 +179,7 @@ export function parseConfig(bytes: Uint8Array, what: string) {
   }
   const { architecture, os, variant } = file;
   const config: ImageConfig = { ...file.config, architecture, os, ...(variant && { variant }) };
-  return { config, diffIds: file.rootfs.diff_ids };
+  return { config, diffIds: file.rootfs.diff_ids, osFeatures: file["os.features"] };
 }
 
 /** Computes chain ids: each identifies a layer with all layers below it (OCI image-spec, config.md). */

@@ -58,7 +58,12 @@ const aliases: Record<string, [architecture: string, variant?: string]> = {
   i386: ["386"],
 };
 
-type Described = { os?: string; architecture?: string; variant?: string | undefined };
+type Described = {
+  os?: string;
+  architecture?: string;
+  variant?: string | undefined;
+  "os.features"?: string[];
+};
 
 function normalized({ architecture = "", variant = "" }: Described): [string, string] {
   const lower = architecture.toLowerCase();
@@ -71,23 +76,32 @@ export function architectureOf(has: Described | null | undefined): string {
   return normalized(has ?? {})[0];
 }
 
-/** Returns the item for the best of the platforms; undefined if there is none for them. */
-export function bestFor<T>(
+export function isForLinux(has: Described | null | undefined): boolean {
+  return (has?.os || "linux").toLowerCase() === "linux";
+}
+
+/** Returns the features that an image requires of its system; this runtime has none of those that exist for Linux. */
+export function requiredFeatures(has: Described | null | undefined): string[] {
+  return (has?.["os.features"] ?? []).filter((feature) => feature !== "");
+}
+
+/** Returns the items for the platforms, the best first. */
+export function allFor<T>(
   list: T[],
   platforms: Platform[],
   of: (item: T) => Described | null | undefined,
-): T | undefined {
-  const isFor = (item: T, wanted: string) => {
-    const has = of(item) ?? {};
-    const isLinux = (has.os || "linux").toLowerCase() === "linux";
-    return isLinux && normalized(has).join("/") === wanted;
-  };
+): T[] {
+  const isFor = (item: T, wanted: string) =>
+    isForLinux(of(item)) &&
+    requiredFeatures(of(item)).length === 0 &&
+    normalized(of(item) ?? {}).join("/") === wanted;
   const wanted = platforms.flatMap(({ architecture, variants }) =>
     variants.map((variant) => `${architecture}/${variant}`),
   );
-  for (const one of wanted) {
-    const match = list.find((item) => isFor(item, one));
-    if (match !== undefined) return match;
-  }
-  return undefined;
+  return wanted.flatMap((one) => list.filter((item) => isFor(item, one)));
+}
+
+/** Returns the item for the best of the platforms; undefined if there is none for them. */
+export function bestFor<T>(...of: Parameters<typeof allFor<T>>): T | undefined {
+  return allFor(...of)[0];
 }

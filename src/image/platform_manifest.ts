@@ -3,16 +3,19 @@
 // Decision: as in containerd, an entry that states its platform is preferred. The platform of the other entries is
 // read from their configs, except that the only entry of an index is used without reading its config. If no entry is
 // for this machine's own architecture, one for another architecture that the machine runs is used.
+import { isDigest } from "../base/digest.ts";
 import { CriError, type ErrorCode } from "../base/errors.ts";
+import { clip } from "../base/text.ts";
 import {
+  assertVerifiable,
+  NoImage,
   parseConfig,
   parseManifest,
   type Descriptor,
   type ImageConfig,
-  type Index,
   type Manifest,
 } from "./manifest.ts";
-import { bestFor, hostPlatforms } from "./platform.ts";
+import { allFor, bestFor, hostPlatforms, isForLinux, requiredFeatures } from "./platform.ts";
 
 /** Both return bytes that are verified against their digest, and bounded. */
 type ManifestReader = {
@@ -36,7 +39,7 @@ export async function platformManifest(
 const skippable: ErrorCode[] = ["NOT_FOUND", "INVALID_ARGUMENT", "FAILED_PRECONDITION"];
 
 type Candidate = {
-  platform: ImageConfig | Descriptor["platform"];
+  platform: Descriptor["platform"] | (ImageConfig & { "os.features": string[] });
   manifest: () => Promise<Manifest>;
 };
 
@@ -55,16 +58,29 @@ class Resolver {
     const parsed = parseManifest(bytes, where);
     if (parsed.kind === "image") return parsed.manifest;
     const { manifests } = parsed.index;
-    const stated = bestFor(manifests, this.#platforms.slice(0, 1), ({ platform }) => platform);
+    /** Entries that state this machine's architecture, but are no images. */
+    const unusable = new Map<Descriptor, NoImage>();
+    const own = this.#platforms.slice(0, 1);
+    for (const stated of allFor(likelyFirst(manifests), own, ({ platform }) => platform)) {
+      try {
+        return await this.#manifestAt(stated);
+      } catch (error) {
+        if (!(error instanceof NoImage)) throw error;
+        unusable.set(stated, error);
+      }
+    }
     const unstated = manifests.filter(statesNoPlatform);
-    const others = manifests.filter(isForOtherSystem).length;
+    const others = manifests.filter(({ platform }) => !isForLinux(platform)).length;
     const only = unstated.length === 1 && manifests.length - others === 1 ? unstated[0] : undefined;
-    const chosen = stated ?? only;
-    if (chosen !== undefined) return await this.#manifestAt(chosen);
-    return await this.#byConfig(parsed.index, unstated);
+    if (only !== undefined) return await this.#manifestAt(only);
+    const left = manifests.filter((entry) => !unusable.has(entry));
+    return await this.#byConfig(left, unstated, [...unusable.values()][0]);
   }
 
-  async #manifestAt({ digest }: Descriptor): Promise<Manifest> {
+  /** @throws NoImage also for a digest of another algorithm. */
+  async #manifestAt(entry: Descriptor): Promise<Manifest> {
+    const { digest } = entry;
+    assertVerifiable(entry, this.#what);
     return await this.manifestIn(await this.#read(digest), `${this.#what} (${digest})`);
   }
 
@@ -74,17 +90,22 @@ class Resolver {
     throw new CriError("RESOURCE_EXHAUSTED", message);
   }
 
-  /** Chooses among all entries; those without a platform have that of their configs. */
-  async #byConfig(index: Index, entries: Descriptor[]): Promise<Manifest> {
-    const found: Candidate[] = index.manifests.map((entry) => {
+  /** Chooses among all entries; those without a platform have that of their configs. unusable: why another is no image. */
+  async #byConfig(
+    entries: Descriptor[],
+    unstated: Descriptor[],
+    unusable: NoImage | undefined,
+  ): Promise<Manifest> {
+    const found: Candidate[] = entries.map((entry) => {
       return { platform: entry.platform, manifest: () => this.#manifestAt(entry) };
     });
     let problem: CriError | undefined;
-    for (const entry of entries) {
+    for (const entry of unstated) {
       try {
         const manifest = await this.#manifestAt(entry);
         const config = await this.#reader.config(manifest.config);
-        const { config: platform } = parseConfig(config, `${this.#what}: its config`);
+        const parsed = parseConfig(config, `${this.#what}: its config`);
+        const platform = { ...parsed.config, "os.features": parsed.osFeatures };
         found.push({ platform, manifest: async () => manifest });
       } catch (error) {
         if (!(error instanceof CriError) || !skippable.includes(error.code)) throw error;
@@ -93,21 +114,37 @@ class Resolver {
     }
     const best = bestFor(found, this.#platforms, ({ platform }) => platform);
     if (best !== undefined) return await best.manifest();
-    const platforms = found
-      .map(({ platform: has }) => [has?.os, has?.architecture, has?.variant])
-      .filter(([, architecture]) => architecture && architecture !== "unknown")
-      .map((parts) => parts.filter(Boolean).join("/"));
-    if (platforms.length === 0 && problem !== undefined) throw problem;
+    if (unusable !== undefined) throw unusable;
+    const has = found
+      .map(({ platform }) => shownPlatform(platform))
+      .filter((shown) => shown !== "");
+    if (has.length === 0 && problem !== undefined) throw problem;
     const { architecture } = this.#platforms[0]!;
-    const message = `${this.#what} has no image for linux/${architecture}; it has ${platforms.join(", ") || "none"}`;
+    const message = `${this.#what} has no image for linux/${architecture}; it has ${has.join(", ") || "none"}`;
     throw new CriError("NOT_FOUND", message);
   }
 }
 
-function statesNoPlatform(entry: Descriptor): boolean {
-  return !entry.platform?.architecture && !isForOtherSystem(entry);
+/** Puts the entries last that are not likely to be images: artifacts, and those that cannot be verified. */
+function likelyFirst(entries: Descriptor[]): Descriptor[] {
+  const doubts = ({ digest, artifactType }: Descriptor) =>
+    Number(!isDigest(digest)) * 2 + Number(artifactType !== "");
+  return entries.toSorted((a, b) => doubts(a) - doubts(b));
 }
 
-function isForOtherSystem({ platform }: Descriptor): boolean {
-  return (platform?.os || "linux").toLowerCase() !== "linux";
+function statesNoPlatform({ platform }: Descriptor): boolean {
+  const isOpen = !platform?.architecture && requiredFeatures(platform).length === 0;
+  return isOpen && isForLinux(platform);
+}
+
+/** How much of a text of an index a message shows. */
+const shownBytesMax = 200;
+
+/** Returns "" for an entry without a known architecture, such as an attestation. */
+function shownPlatform(platform: Candidate["platform"]): string {
+  const { os, architecture, variant } = platform ?? {};
+  const features = requiredFeatures(platform);
+  const needs = features.length === 0 ? "" : ` (needs the OS feature ${features.join(", ")})`;
+  if (architecture === "unknown" || !(architecture || needs)) return "";
+  return clip([os, architecture, variant].filter(Boolean).join("/") + needs, shownBytesMax);
 }

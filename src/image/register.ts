@@ -118,7 +118,7 @@ export class Registrar {
 
   async #makeLayers(name: string, wants: LayerWant[], o: RegisterOptions): Promise<void> {
     const shown = wants.map(({ digest, diffId, size }) => {
-      return { digest: digest === "" ? diffId : digest, totalBytes: size };
+      return { digest: digest === "" ? diffId : digest, totalBytes: size ?? 0 };
     });
     const tracker = new ProgressTracker(name, shown, o.onProgress ?? (() => {}));
     const onLayer = tracker.set.bind(tracker);

@@ -73,7 +73,7 @@ async function check(session: PullSession, upstream: Upstream, o: Check): Promis
     if (!upstream.canPull) return { code: "OK", detail: `the tag is ${digest}`, digest };
     const { config, layers } = await imageManifest(session, top, { what: o.ref.name, signal });
     await fetchBlob(session, config, { bytesMax: configBytesMax, signal });
-    const bytes = layers.reduce((sum, { size }) => sum + size, 0);
+    const bytes = layers.reduce((sum, { size }) => sum + (size ?? 0), 0);
     const detail = `has ${digest}, ${layers.length} layers of ${bytes} bytes`;
     return { code: "OK", detail, digest };
   } catch (error) {

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { type Log, logFailure } from "../base/log.ts";
 import { jsonText } from "../base/json.ts";
+import { clip, quoted } from "../base/text.ts";
 import type { RegistryAuth } from "../registry/credentials.ts";
 import { UnpackPool } from "../layer/unpack_pool.ts";
 import type { RegistryOptions } from "../registry/resolve_endpoints.ts";
@@ -228,6 +229,10 @@ export class ImageStore implements AsyncDisposable {
       const found = await this.#readArchive(path, scratch, o.signal);
       const loaded: ImageRecord[] = [];
       const { imagesOfArchive } = await import("./load.ts");
+      this.#warnOfNames(
+        found.flatMap(({ invalidNames }) => invalidNames),
+        path,
+      );
       for (const image of imagesOfArchive(found, path, o.name)) {
         const isFree = (tag: string) => {
           const holder = this.find(tag)?.id ?? image.id;
@@ -243,6 +248,13 @@ export class ImageStore implements AsyncDisposable {
     } finally {
       await removeTree(scratch);
     }
+  }
+
+  #warnOfNames(invalid: readonly string[], path: string): void {
+    if (invalid.length === 0) return;
+    const names = clip(invalid.map((name) => quoted(name)).join(", "), 500);
+    const message = "loading an archive's images without its names that no image can have";
+    this.#options.log.warn(message, { path, names });
   }
 
   async #readArchive(path: string, scratch: string, signal: AbortSignal) {

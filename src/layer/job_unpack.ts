@@ -42,7 +42,8 @@ export type UnpackLayerJob = {
   source: LayerSource;
   /** Of the blob; "" when an archive does not state it. */
   digest: string;
-  size: number;
+  /** Absent when the manifest does not state it. */
+  size?: number | null;
   diffId: string;
   decoding?: Decoding | undefined;
   limits: LayerLimits;
@@ -220,7 +221,7 @@ async function* confinedChunks(job: UnpackLayerJob, jail: ChrootJail): AsyncGene
   if (source.kind === "file") {
     using file = Descriptor.open(source.path, fs.constants.O_RDONLY);
     jail.enter(job.folder);
-    yield* fileChunks(file, { start: source.offset, end: source.offset + size });
+    yield* fileChunks(file, { start: source.offset, end: source.offset + (size ?? 0) });
     return;
   }
   jail.enter(job.folder);

@@ -88,7 +88,7 @@ export class LayerMaker {
 
   /** The sum of the blobs' sizes is a lower bound of the trees' size. */
   async #assertDiskSpace(wants: LayerWant[]): Promise<void> {
-    const needed = wants.reduce((sum, { size }) => sum + BigInt(size), 0n);
+    const needed = wants.reduce((sum, { size }) => sum + BigInt(size ?? 0), 0n);
     await assertDiskSpace(this.#store.root, needed, "the image's missing layers take at least");
   }
 
@@ -100,7 +100,7 @@ export class LayerMaker {
       await this.#make(wants, index, o);
       return false;
     });
-    o.onLayer(index, wasThere ? "present" : "done", size);
+    o.onLayer(index, wasThere ? "present" : "done", size ?? 0);
   }
 
   async #make(wants: LayerWant[], index: number, o: OneOptions): Promise<void> {
@@ -240,7 +240,7 @@ export class LayerMaker {
     o.onLayer(o.index, "moving", 0);
     const input = { source, digest, size, diffId, decoding, limits };
     const job = { kind: "unpack", ...input, folder, listing, recipe, blob } as const;
-    const times = new LayerTimes(size);
+    const times = new LayerTimes(size ?? 0);
     const onBytes = (bytes: number) => {
       times.received(bytes);
       o.onLayer(o.index, "moving", bytes);

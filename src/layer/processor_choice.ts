@@ -10,7 +10,8 @@ export type LayerDescriptor = {
   mediaType: string;
   /** Of the blob; "" when an archive does not state it. */
   digest: string;
-  size: number;
+  /** Absent when the manifest does not state it. */
+  size?: number | null;
   annotations?: Record<string, string> | null;
   /** Where a layer that need not be in the registry can be fetched. */
   urls?: string[] | null;

@@ -24,18 +24,23 @@ export function basic({ username = "", password = "" }: Credentials): string {
   return `Basic ${Buffer.from(`${username}:${password}`).toString("base64")}`;
 }
 
-type TokenRequest = {
+export type TokenRequest = {
   url: string;
   method: "GET" | "POST";
   headers: Record<string, string>;
   body?: string;
 };
 
+type TokenOptions = {
+  scope: string | undefined;
+  credentials: Credentials | undefined;
+  registryUrl: string;
+  /** Sends user name and password as OAuth2 has it, for a service that does not know GET. */
+  byForm?: boolean;
+};
+
 /** Builds the request to a token service (distribution's token and OAuth2 specifications). */
-export function tokenRequest(
-  challenge: Challenge,
-  o: { scope: string | undefined; credentials: Credentials | undefined; registryUrl: string },
-): TokenRequest {
+export function tokenRequest(challenge: Challenge, o: TokenOptions): TokenRequest {
   const realm = challenge.params.get("realm") ?? "";
   if (!URL.canParse(realm) || !/^https?:/i.test(realm)) {
     throw new TransferError("UNAUTHENTICATED", `${o.registryUrl} names an invalid token service`);
@@ -49,11 +54,11 @@ export function tokenRequest(
   // Add this repository's, like containerd: a challenge may have none, or a proxy's name for the repository.
   const named = (challenge.params.get("scope") ?? "").split(" ").filter((scope) => scope !== "");
   const scopes = new Set(o.scope === undefined ? named : [o.scope, ...named]);
-  if (o.credentials?.identityToken !== undefined) {
+  const grant = o.credentials && grantOf(o.credentials, o.byForm === true);
+  if (grant !== undefined) {
     const form = new URLSearchParams({
-      grant_type: "refresh_token",
+      ...grant,
       client_id: "isulad-ts",
-      refresh_token: o.credentials.identityToken,
       scope: [...scopes].join(" "),
     });
     if (service !== undefined) form.set("service", service);
@@ -65,6 +70,22 @@ export function tokenRequest(
   const headers: Record<string, string> = {};
   if (o.credentials?.username) headers["authorization"] = basic(o.credentials);
   return { url: url.href, method: "GET", headers };
+}
+
+/** Returns the grant of an OAuth2 form; undefined for what a GET sends. */
+function grantOf(
+  { identityToken, username, password = "" }: Credentials,
+  byForm: boolean,
+): Record<string, string> | undefined {
+  if (identityToken !== undefined) {
+    return { grant_type: "refresh_token", refresh_token: identityToken };
+  }
+  return byForm && username ? { grant_type: "password", username, password } : undefined;
+}
+
+/** True for the answer to a GET of a token service that may know only POST. */
+export function mayKnowPostOnly(status: number): boolean {
+  return [400, 404, 405, 501].includes(status);
 }
 
 /** Registries and proxies accept no longer headers. */

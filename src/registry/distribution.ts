@@ -109,14 +109,15 @@ function wrongDigest({ url }: Upstream, digest: string): TransferError {
   return new TransferError("DATA_LOSS", `${hostOf(url)} sent it with the digest ${digest}`);
 }
 
-type BlobRequest = { digest: string; size: number };
+/** size: absent when the manifest does not state it; the registry's Content-Length counts then. */
+type BlobRequest = { digest: string; size?: number | null };
 type BlobOptions = {
   signal: AbortSignal;
   /** Runs each connection attempt, so that the caller can prepare for it. */
   around?: <T>(connect: () => Promise<T>) => Promise<T>;
 };
 
-/** Streams exactly `size` bytes of a blob, whose digest the caller verifies; resumes after a break. */
+/** Streams a blob of exactly `size` bytes, whose digest the caller verifies; resumes after a break. */
 export async function* readBlob(
   session: PullSession,
   blob: BlobRequest,
@@ -127,28 +128,35 @@ export async function* readBlob(
   const reconnection = new Reconnection(session.firstBackoffMs);
   const asked = new Set<Upstream>();
   const having = new Set<Upstream>();
+  let { size } = blob;
   let at = 0;
-  while (at < blob.size) {
+  while (at !== size) {
     const startedAt = at;
     let failure = new TransferError("DATA_LOSS", `${what} is cut off`);
-    const { body, upstream } = await around(() =>
+    const { body, length, upstream } = await around(() =>
       withFailover(session, { what, needs: "canPull", having, signal }, async (upstream) => {
         asked.add(upstream);
-        return { body: await openBlob(session, upstream, { blob, at, signal }), upstream };
+        return {
+          ...(await openBlob(session, upstream, { blob: { ...blob, size }, at, signal })),
+          upstream,
+        };
       }),
     );
+    size ??= length;
     having.add(upstream);
     try {
       for await (const chunk of body) {
         at += chunk.length;
-        if (at > blob.size) throw new CriError("DATA_LOSS", `${what} is longer than it should be`);
+        if (at > (size ?? Infinity))
+          throw new CriError("DATA_LOSS", `${what} is longer than it should be`);
         yield chunk;
       }
+      size ??= at; // neither the manifest nor the registry has stated it
     } catch (error) {
       if (!(error instanceof TransferError)) throw error;
       failure = error;
     }
-    if (at === blob.size) return;
+    if (at === size) return;
     upstream.isFailing = true; // the other upstreams are tried first
     const isNext = (one: Upstream) => one.canPull && !one.isFailing && !asked.has(one);
     const hasOther = withoutOtherSchemes(session.upstreams).some(isNext);
@@ -165,20 +173,24 @@ async function openBlob(
   session: PullSession,
   upstream: Upstream,
   { blob, at, signal }: { blob: BlobRequest; at: number; signal: AbortSignal },
-): Promise<HttpResponse["body"]> {
+): Promise<{ body: HttpResponse["body"]; length?: number }> {
   const headers: Record<string, string> = at > 0 ? { range: `bytes=${at}-` } : {};
   const path = `/blobs/${blob.digest}`;
   const request = { path, headers, isVerified: true, signal };
   const response = await registryRequest(session, upstream, request);
   const { status } = response;
   const start = /^bytes (\d+)-/.exec(response.headers.get("content-range") ?? "")?.[1];
-  if (status === 206 && Number(start) === at) return response.body;
+  if (status === 206 && Number(start) === at) return { body: response.body };
   // A web server's page is not the blob: another upstream may have it.
   const length = response.headers.get("content-length");
-  const isOther = length === null ? isWebPage(response) : Number(length) !== blob.size;
-  if (status === 200 && !isOther) return at === 0 ? response.body : skip(response.body, at);
+  const expected = length === null ? undefined : (blob.size ?? undefined);
+  const isOther = expected === undefined ? isWebPage(response) : Number(length) !== expected;
+  if (status === 200 && !isOther) {
+    const body = at === 0 ? response.body : skip(response.body, at);
+    return { body, ...(length !== null && { length: Number(length) }) };
+  }
   await discard(response);
-  const content = length === null ? "a web page" : `${length} bytes instead of ${blob.size}`;
+  const content = expected === undefined ? "a web page" : `${length} bytes instead of ${expected}`;
   const offered = status === 206 ? "another range than requested" : content;
   throw new TransferError("DATA_LOSS", `${response.host} offers ${offered}`);
 }
@@ -202,11 +214,11 @@ export async function fetchBlob(
   { bytesMax, signal }: { bytesMax: number; signal: AbortSignal },
 ): Promise<Buffer> {
   const what = blobName(session, blob);
-  if (blob.size > bytesMax) {
+  if ((blob.size ?? 0) > bytesMax) {
     throw new CriError("RESOURCE_EXHAUSTED", `${what} is longer than ${bytesMax} bytes`);
   }
   return await withFailover(session, { what, needs: "canPull", signal }, async (upstream) => {
-    const body = await openBlob(session, upstream, { blob, at: 0, signal });
+    const { body } = await openBlob(session, upstream, { blob, at: 0, signal });
     const bytes = await readAll({ body }, bytesMax, what);
     const digest = digestOf(bytes, blob.digest);
     if (digest !== blob.digest) throw wrongDigest(upstream, digest);

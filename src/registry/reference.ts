@@ -69,6 +69,10 @@ function splitDomain(rest: string): { domain: string; path: string } {
   return { domain: "docker.io", path };
 }
 
+export function isTag(text: string): boolean {
+  return tagName.test(text);
+}
+
 /** Returns the full form of a name; undefined for an invalid name. */
 export function nameOrNone(text: string): string | undefined {
   try {

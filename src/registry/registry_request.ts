@@ -3,7 +3,15 @@ import { URL } from "node:url";
 import { nowMs } from "../base/clock.ts";
 import { jsonValue } from "../base/json.ts";
 import { clip } from "../base/text.ts";
-import { basic, parseChallenges, tokenOf, tokenRequest, type Challenge } from "./auth.ts";
+import {
+  basic,
+  mayKnowPostOnly,
+  parseChallenges,
+  tokenOf,
+  tokenRequest,
+  type Challenge,
+  type TokenRequest,
+} from "./auth.ts";
 import { isReachable } from "./connection.ts";
 import type { Credentials } from "./credentials.ts";
 import { isOwnHost, isSameHost, type Tls } from "./endpoint.ts";
@@ -162,19 +170,25 @@ async function bearerToken(
   // Another host may have the repository under another name, and refuse tokens for one that it does not have.
   const isNamed = !isOwn && Boolean(bearer.params.get("scope"));
   const scope = isNamed ? undefined : `repository:${repository}:pull`;
-  const request = tokenRequest(bearer, { scope, credentials, registryUrl: origin });
+  const options = { scope, credentials, registryUrl: origin };
+  const request = tokenRequest(bearer, options);
   const realm = new URL(request.url);
   const isPlain = origin.startsWith("https:") && realm.protocol === "http:";
   // As in containerd, the token service that the upstream names gets the upstream's headers.
   const named = isOwn && !isPlain ? upstream.headers : {};
   const own = new URL(upstream.url);
-  const accessAt = (to: URL, isRealm: boolean): Access => ({
-    headers: isRealm ? { ...named, ...request.headers } : {},
-    tls: accessTo(upstream, to, isOwn && isRealm && isSameHost(own, to)).tls,
-  });
-  const { url, method, body } = request;
-  const sent = { url, method, body, headers: {}, accessAt, timeoutMs, signal };
-  const response = await httpRequest(sent);
+  const ask = async ({ url, method, body, headers }: TokenRequest) => {
+    const accessAt = (to: URL, isRealm: boolean): Access => ({
+      headers: isRealm ? { ...named, ...headers } : {},
+      tls: accessTo(upstream, to, isOwn && isRealm && isSameHost(own, to)).tls,
+    });
+    return await httpRequest({ url, method, body, headers: {}, accessAt, timeoutMs, signal });
+  };
+  let response = await ask(request);
+  if (request.method === "GET" && credentials?.username && mayKnowPostOnly(response.status)) {
+    await discard(response);
+    response = await ask(tokenRequest(bearer, { ...options, byForm: true }));
+  }
   const service = `token service ${response.host}`;
   if (response.status !== 200) {
     throw refusal(response, service, await errorDetail(response, secretsOf(upstream)));
@@ -209,7 +223,9 @@ function secretsOf({ auth: { credentials = {} }, authorizations, headers }: Upst
   const { username, password, identityToken, registryToken } = credentials;
   const lines = [...Object.values(authorizations), ...Object.values(headers)];
   if (username) lines.push(basic(credentials)); // token services get it
-  if (identityToken) lines.push(encodeURIComponent(identityToken)); // in a form
+  for (const secret of [identityToken, password]) {
+    if (secret) lines.push(new URLSearchParams({ a: secret }).toString().slice(2)); // in a form
+  }
   const tokens = lines.map((line) => line.split(" ").at(-1)); // without the scheme
   return [password, identityToken, registryToken, ...lines, ...tokens]
     .filter((secret) => typeof secret === "string")

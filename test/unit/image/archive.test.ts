@@ -117,6 +117,43 @@ describe("readArchive", () => {
     expect(found).toMatchObject({ names: ["r.test/a:1", "r.test/b:2"], tags: ["v2"] });
   });
 
+  test("takes no id for a name, and no invalid one", async () => {
+    const name = (text: string) => entry(image, { "io.containerd.image.name": text });
+    const config = Buffer.from(image.config.bytes).toString();
+    const RepoTags = ["r.test/a:1", "<none>:<none>", "A B", image.config.digest];
+    const manifest = JSON.stringify([{ Config: "c.json", RepoTags, Layers: [] }]);
+    const docker = tar([
+      { name: "c.json", data: config },
+      { name: "manifest.json", data: manifest },
+    ]);
+    const names = [
+      image.config.digest,
+      "r.test/UPPER:1",
+      "r.test/a:1",
+      `sha512:${"0".repeat(128)}`,
+    ];
+    const invalidNames = ["r.test/UPPER:1"];
+    const oci = await layout([
+      ...names.map(name),
+      entry(image, { "org.opencontainers.image.ref.name": image.config.digest }),
+      entry(image, { "org.opencontainers.image.ref.name": "no tag" }),
+    ]);
+    expect(await read(oci)).toMatchObject([{ names: ["r.test/a:1"], tags: [], invalidNames }]);
+    expect(await read(docker)).toMatchObject([{ names: ["r.test/a:1"], invalidNames: ["A B"] }]);
+  });
+
+  test("skips entries that require OS features, for other systems, and that cannot be verified", async () => {
+    const platform = { ...image.platform, "os.features": ["erofs"] };
+    const special = { ...entry(other), platform };
+    const windows = { ...entry(other), platform: { ...image.platform, os: "windows" } };
+    const blake3 = { ...entry(other), digest: `blake3:${"0".repeat(64)}` };
+    const found = await read(await layout([special, windows, blake3, entry(image)]));
+    expect(found.map(({ configDigest }) => configDigest)).toEqual([image.config.digest]);
+    const alone = await failure(read(await layout([special])));
+    expect([alone.code, alone.message]).toEqual(["NOT_FOUND", expect.stringContaining("erofs")]);
+    expect(await codeFor(await layout([blake3]))).toBe("INVALID_ARGUMENT");
+  });
+
   test("skips other artifacts and platforms next to an image", async () => {
     const chart = blob(
       mediaTypes.manifest,
@@ -198,6 +235,7 @@ describe("readArchive", () => {
 
 describe("imagesOfArchive", () => {
   const found = {
+    invalidNames: [],
     manifestDigest: "",
     configDigest: "sha256:c",
     config: Buffer.alloc(0),

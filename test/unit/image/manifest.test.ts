@@ -78,6 +78,18 @@ describe("parseManifest", () => {
       { manifests: [{ ...config, platform: { os: null, architecture: null, variant: null } }] },
       "index",
     ],
+    [
+      "an index with a digest of another algorithm",
+      { manifests: [{ digest: "blake3:00" }] },
+      "index",
+    ],
+    ["an image without sizes", withLayers(image, [{ ...layer, size: undefined }]), "image"],
+    ["a layer of another algorithm", ofLayer("", { digest: "blake3:00" }), "INVALID_ARGUMENT"],
+    [
+      "an index with a digest that leads out of the folder",
+      { manifests: [{ ...layer, digest: "sha256:../x" }] },
+      "INVALID_ARGUMENT",
+    ],
     ["both an index and an image", { ...manifest, manifests: [] }, "INVALID_ARGUMENT"],
     ["schema 1", { schemaVersion: 1, fsLayers: [] }, "INVALID_ARGUMENT"],
     ["null", null, "INVALID_ARGUMENT"],
@@ -182,6 +194,10 @@ describe("a config", () => {
       User: null,
       Env: null,
     });
+  });
+
+  test.each(["Linux", "LINUX", ""])("for the system %p is for linux", (os) => {
+    expect(parse({ os, rootfs }).config.os).toBe("linux");
   });
 
   test("with many labels, special keys and unknown fields is accepted", () => {

@@ -47,6 +47,14 @@ async function resolve(entries: object[], more: Blob[] = []): Promise<string> {
   return (await platformManifest(indexOf(entries).bytes, "it", reader)).config.digest;
 }
 
+const blake3 = `blake3:${"0".repeat(64)}`;
+const artifact = { ...descriptor(chart), platform };
+const needs = (features: string[]) => ({
+  ...stated(features.length === 0 ? image : foreign),
+  platform: { ...platform, "os.features": features },
+});
+const needsOnly = { ...descriptor(foreign.manifest), platform: { "os.features": ["erofs"] } };
+
 describe("platformManifest", () => {
   const nested = indexOf([descriptor(foreign.manifest), stated(image)]);
 
@@ -67,6 +75,20 @@ describe("platformManifest", () => {
       [descriptor(chart), absent, descriptor(image.manifest)],
     ],
     ["is in a nested index", [descriptor(nested), descriptor(foreign.manifest)]],
+    ["requires no OS feature", [needs(["erofs"]), needs(["nydus.remoteimage.v1"]), needs([])]],
+    ["requires no OS feature, where none states more", [needsOnly, descriptor(image.manifest)]],
+    ["can be verified", [{ ...stated(image), digest: blake3 }, stated(image)]],
+    [
+      "follows unknown digests of other platforms and of none",
+      [{ ...stated(foreign), digest: blake3 }, { ...absent, digest: "md5:00" }, stated(image)],
+    ],
+    ["follows an artifact of this platform", [artifact, stated(image)]],
+    [
+      "is no artifact by its type, even if listed later",
+      [{ ...absent, platform, artifactType: "application/vnd.x.v1" }, stated(image)],
+    ],
+    ["states no platform, behind an artifact", [artifact, descriptor(image.manifest)]],
+    ["has no size", [{ ...stated(image), size: undefined }]],
   ])("chooses the entry that %s", async (_, entries) => {
     expect(await resolve(entries, [nested])).toBe(image.config.digest);
   });
@@ -113,6 +135,17 @@ describe("platformManifest", () => {
     expect(error.message).toEndWith("it has linux/ppc64le/v9, linux/s390x");
     const empty = await failure(resolve([]));
     expect(empty.message).toEndWith("it has none");
+  });
+
+  test("says why the only entries of this platform are none for this node", async () => {
+    const features = await failure(resolve([needs(["erofs"]), needs(["x", "y"])]));
+    expect(features.code).toBe("NOT_FOUND");
+    expect(features.message).toContain("(needs the OS feature erofs)");
+    expect(features.message).toContain("(needs the OS feature x, y)");
+    const unverified = await failure(resolve([{ ...stated(image), digest: blake3 }]));
+    expect(unverified.code).toBe("INVALID_ARGUMENT");
+    expect(unverified.message).toContain(`${blake3} cannot be verified`);
+    expect((await failure(resolve([artifact]))).message).toContain("is no container image");
   });
 
   test("reports the first problem if no entry has a known platform", async () => {

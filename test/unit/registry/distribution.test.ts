@@ -157,6 +157,39 @@ describe("readBlob", () => {
     expect(await read()).toEqual(layerBytes);
   });
 
+  test.each([true, false])(
+    "reads, and resumes, a blob whose size only the registry states, or nobody: %p",
+    async (isStated) => {
+      let count = 0;
+      answer(layer.digest, ({ headers }, response) => {
+        const from = Number(/^bytes=(\d+)-/.exec(headers.range ?? "")?.[1] ?? 0);
+        const range = { "content-range": `bytes ${from}-${layer.size - 1}/${layer.size}` };
+        const length = { "content-length": layer.size - from };
+        response.writeHead(from > 0 ? 206 : 200, {
+          ...(isStated && length),
+          ...(from > 0 && range),
+        });
+        const to = ++count === 1 ? 700 : layer.size;
+        response.write(layer.bytes.subarray(from, to), () =>
+          count === 1 ? setTimeout(() => response.destroy(), 20) : response.end(),
+        );
+        return true;
+      });
+      const chunks: Uint8Array[] = [];
+      const unsized = { digest: layer.digest };
+      for await (const chunk of readBlob(session(), unsized, { signal })) chunks.push(chunk);
+      expect(Buffer.concat(chunks)).toEqual(layerBytes);
+      expect(count).toBe(2);
+      const { config } = image;
+      const small = await fetchBlob(
+        session(),
+        { digest: config.digest },
+        { bytesMax: 9999, signal },
+      );
+      expect(small).toEqual(Buffer.from(config.bytes));
+    },
+  );
+
   test("refuses more bytes than the manifest says", async () => {
     answer("/blobs/", (_, response) => {
       response.writeHead(200, { "transfer-encoding": "chunked" });

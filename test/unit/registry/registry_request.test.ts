@@ -58,6 +58,39 @@ describe("registryRequest", () => {
     expect(fake.requests.map(({ headers }) => headers["x-a"])).toEqual(["1", "1", "1"]);
   });
 
+  test.each([404, 405, 501])(
+    "sends user and password by POST to a token service that answers GET with %d",
+    async (status) => {
+      const forms: string[] = [];
+      fake.intercept = (incoming, response, { pathname }) => {
+        if (pathname !== "/token") {
+          const isKnown = incoming.headers.authorization === "Bearer t0k";
+          if (isKnown) response.end("manifest");
+          else response.writeHead(401, { "www-authenticate": `${bearer()},service="s"` }).end();
+        } else if (incoming.method === "GET") response.writeHead(status).end();
+        else {
+          incoming.on("data", (chunk: Buffer) => forms.push(chunk.toString()));
+          incoming.on("end", () => response.end('{"access_token":"t0k"}'));
+        }
+        return true;
+      };
+      const at = upstream(`${fake.url}/v2`, { auth: { credentials: user, from: "x" } });
+      expect(await request(at)).toBe("manifest");
+      expect(Object.fromEntries(new URLSearchParams(forms.join("")))).toEqual({
+        grant_type: "password",
+        username: "me",
+        password: "s3cret",
+        client_id: "isulad-ts",
+        service: "s",
+        scope: "repository:a/b:pull",
+      });
+      fake.requests.length = 0;
+      const anonymous = await failure(request());
+      expect(anonymous.message).toContain(`token service ${fake.host} answered ${status}`);
+      expect(fake.requests.map(({ method }) => method)).toEqual(["GET", "GET"]);
+    },
+  );
+
   test("prefers Bearer to Basic, and a registry token to both", async () => {
     challenge("Bearer t0k", `Basic, ${bearer()}`);
     expect(

@@ -18,6 +18,7 @@ import type { Config } from "./base/config.ts";
 import { CriError, errnoOf, messageOf } from "./base/errors.ts";
 import { jsonText, jsonValue } from "./base/json.ts";
 import { netnsPrefix } from "./node/namespaces.ts";
+import { podFilesFolder } from "./node/pod_files.ts";
 import { readTextIfExists, writeFileAtomic } from "./sys/file.ts";
 import { openLocked } from "./sys/path.ts";
 
@@ -33,7 +34,8 @@ type Key = "graph" | "state";
 
 /** Makes, locks and checks the folders graph and state. Returns this daemon's instance. */
 export async function claimFolders(config: Config, stack: AsyncDisposableStack): Promise<string> {
-  for (const name of ["", "stdio", "sandboxes"]) makeFolder(join(config.state, name), "state");
+  for (const name of ["", "stdio", "sandboxes", podFilesFolder])
+    makeFolder(join(config.state, name), "state");
   makeFolder(config.graph, "graph");
   stack.use(lockFolder(config.state, "state"));
   await refuseAlien(config.graph);
@@ -64,7 +66,8 @@ function closeFolder(folder: string, key: Key): void {
       for (const inner of contents(path)) {
         const found = lstatSync(inner);
         // A pod's network namespace is mounted there (netns-mounts-under-state-dir): its file is immutable.
-        if (found.dev === dev) close(inner, found.mode);
+        const isFolder = (found.mode & S_IFMT) === S_IFDIR; // a pod's small file system is mounted on one
+        if (found.dev === dev || isFolder) close(inner, found.mode);
       }
     }
   });

@@ -13,7 +13,7 @@ import type { CniLists, CniNetwork } from "../node/cni.ts";
 import type { DiskUsages } from "../stats/disk_usage.ts";
 import type { UsernsAccess } from "../node/userns_access.ts";
 import type { RuntimeCommand } from "../node/oci_runtime.ts";
-import { podFiles } from "../node/pod_files.ts";
+import { podFiles, podStateFolder, type PodPlace } from "../node/pod_files.ts";
 import { namespaceOptions } from "../spec/namespace_options.ts";
 import type { Sampler } from "../stats/sampler.ts";
 import type { HandlerSettings, HostInfo, PodFiles, RuntimeSupport } from "../spec/spec_inputs.ts";
@@ -117,15 +117,20 @@ export function stepSignal(context: Context, call: Call): AbortSignal {
 
 /** Folder of a sandbox's namespaces and files, for this boot. */
 export function podFolder(context: Context, sandboxId: string): string {
-  return join(context.config.state, "sandboxes", sandboxId);
+  return podStateFolder({ state: context.config.state, id: sandboxId });
 }
 
-/** The files that a sandbox's containers share; its /dev/shm is the node's if it shares the node's ipc. */
-export function filesOfPod(
-  context: Context,
+/** Where the files are that a sandbox's containers share; its /dev/shm is the node's if it shares the node's ipc. */
+export function placeOfPod(
+  { config: { state } }: Context,
   { id, config }: Pick<Sandbox, "id" | "config">,
-): PodFiles {
-  return podFiles(podFolder(context, id), namespaceOptions(config).ipc === "node");
+): PodPlace {
+  return { state, id, hostIpc: namespaceOptions(config).ipc === "node" };
+}
+
+/** The files that a sandbox's containers share. */
+export function filesOfPod(context: Context, sandbox: Pick<Sandbox, "id" | "config">): PodFiles {
+  return podFiles(placeOfPod(context, sandbox));
 }
 
 /** Folder of the FIFOs of a container's standard streams, for this boot. */

@@ -31,8 +31,8 @@ import {
 } from "../state/sandbox.ts";
 import { limitPod } from "./cgroups.ts";
 import {
-  filesOfPod,
   newId,
+  placeOfPod,
   podFolder,
   stepSignal,
   type Call,
@@ -204,10 +204,9 @@ async function makeCgroup(making: Making): Promise<void> {
 }
 
 async function makeFiles({ context, sandbox }: Making): Promise<void> {
-  const files = filesOfPod(context, sandbox);
   const owner = rootfsOwner(sandbox);
   if (owner !== undefined) context.usernsAccess.grant(sandbox.id, owner.gid);
-  await makePodFiles(files, sandbox.config, owner);
+  await makePodFiles(placeOfPod(context, sandbox), sandbox.config, owner);
 }
 
 async function setSysctls(

@@ -6,7 +6,7 @@ import { unpinNamespace } from "../node/namespaces.ts";
 import { removePodFiles } from "../node/pod_files.ts";
 import { ending, notReady, tornDown, type Sandbox } from "../state/sandbox.ts";
 import { hasCgroup } from "./cgroups.ts";
-import { filesOfPod, podFolder, type Context } from "./context.ts";
+import { placeOfPod, podFolder, type Context } from "./context.ts";
 import { removePause } from "./pause.ts";
 import { removeTree } from "../sys/remove_tree.ts";
 
@@ -37,7 +37,7 @@ export async function tearDownSandbox(
       if (pinned !== undefined) await unpinNamespace(pinned.path, { unlink: kind !== "net" });
     }
   });
-  await step("sandbox-files-remove", () => removePodFiles(filesOfPod(context, sandbox)));
+  await step("sandbox-files-remove", () => removePodFiles(placeOfPod(context, sandbox)));
 }
 
 /** Removes the rest of a sandbox that was torn down: cgroup, files, record and reserved name. */

@@ -3,13 +3,14 @@ import { existsSync, readdirSync, realpathSync } from "node:fs";
 import { join } from "node:path";
 import { Backoff } from "../base/backoff.ts";
 import { messageOf } from "../base/errors.ts";
-import { podFolder, type Context } from "../cri/context.ts";
+import type { Context } from "../cri/context.ts";
 import { logFailure } from "../base/log.ts";
 import { verifySandbox, containersOf } from "../cri/sandbox_lookup.ts";
 import { endSandbox } from "../cri/sandbox_teardown.ts";
 import type { RecordedPod } from "../node/cni_gc.ts";
 import { shimBundles } from "../monitor/protocol.ts";
 import { netnsFolders, netnsName, netnsPrefix, unpinNamespace } from "../node/namespaces.ts";
+import { podFilesFolder } from "../node/pod_files.ts";
 import { MNT_DETACH, unmount } from "../sys/mount.ts";
 import { mountPoints } from "../sys/mount_table.ts";
 import { orphans } from "./rules.ts";
@@ -21,6 +22,9 @@ const sweepEveryMs = 60_000;
 const backoffMsMax = 60 * 60_000;
 /** Limit for one sweep: a hung plugin must not keep later sweeps from running. */
 const sweepMs = 300_000;
+
+/** The folders in `state` that have one folder a pod. */
+const podFolders = ["sandboxes", podFilesFolder];
 
 /** State from one sweep to the next. */
 type Sweeper = {
@@ -153,13 +157,13 @@ async function removeContainers({ context }: Sweeper): Promise<void> {
   }
 }
 
-/** Unmounts root file systems, /dev/shm and pinned namespaces without a record, also those in set-aside folders. */
+/** Unmounts root file systems, pods' files, /dev/shm and pinned namespaces without a record, also those in set-aside folders. */
 async function removeMounts({ context }: Sweeper): Promise<void> {
   const { graph, state } = context.config;
   // mountinfo has no symbolic links, and /var/run is one.
   for (const [top, kinds] of [
     [realpathSync(graph), ["sandboxes", "containers", "set-aside"]],
-    [realpathSync(state), ["sandboxes"]],
+    [realpathSync(state), podFolders],
   ] as const) {
     for (const path of mountPoints(top).toReversed()) {
       const [kind = "", id = ""] = path.slice(top.length + 1).split("/");
@@ -232,12 +236,14 @@ function attachedPods({ sandboxes }: Context): RecordedPod[] {
 }
 
 async function removePods({ context }: Sweeper, signal: AbortSignal): Promise<void> {
-  for (const id of entries(join(context.config.state, "sandboxes"))) {
+  const { state } = context.config;
+  const ids = new Set(podFolders.flatMap((folder) => entries(join(state, folder))));
+  for (const id of ids) {
     if (!orphans.removePods.applies({ hasRecord: context.sandboxes.knows(id) })) continue;
-    context.log.warn("removing cgroup and folder of a pod without a record", { sandbox: id });
+    context.log.warn("removing cgroup and folders of a pod without a record", { sandbox: id });
     await attempt(context, { sandbox: id }, async () => {
       await context.cgroup.removePodCgroup(context.cgroup.ownPod(id), signal);
-      await removeTree(podFolder(context, id));
+      for (const folder of podFolders) await removeTree(join(state, folder, id));
     });
   }
 }

@@ -74,11 +74,14 @@ test("what has a record stays, the rest is removed, each pass in its turn", asyn
     mkdirSync(join(root, id));
     mkdirSync(join(state, "stdio", id));
   }
-  for (const id of ["p1", "p9"]) mkdirSync(join(state, "sandboxes", id));
+  for (const folder of ["sandboxes", "pod-files"]) {
+    for (const id of ["p1", "p9"]) mkdirSync(join(state, folder, id), { recursive: true });
+  }
   await sweep();
   expect(calls).toEqual(["remove c9", "DEL p9", "cgroup p9", "GC but p1; p1 true, p9 false"]);
   expect(readdirSync(join(state, "stdio"))).toEqual(["c1"]);
   expect(readdirSync(join(state, "sandboxes"))).toEqual(["p1"]);
+  expect(readdirSync(join(state, "pod-files"))).toEqual(["p1"]);
 });
 
 test("network namespaces without a record go, also those of the state folder", async () => {

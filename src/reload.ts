@@ -1,7 +1,7 @@
 // Reloads the configuration: reads the files again, and applies what needs no restart. Loaded when it is used.
 // Decision: every step that a bad file can make fail comes before the first change: a bad file then changes nothing.
 import type { Config, LoadedConfig } from "./base/config.ts";
-import { daemonKeys, tlsServerNames } from "./base/config_keys.ts";
+import { daemonKeys, findKey, tlsServerNames } from "./base/config_keys.ts";
 import { applyLive, type ConfigChange } from "./base/config_reload.ts";
 import { codeOf, CriError, messageOf } from "./base/errors.ts";
 import type { Context } from "./cri/context.ts";
@@ -37,13 +37,22 @@ async function apply(context: Context, read: () => LoadedConfig): Promise<Reload
   context.handlers = handlers;
   detectFeatures(handlers, log);
   context.images.pin(pinnedPatterns(config));
-  warnings.push(...(await relaunchPlugins(context)));
+  warnings.push(...restartEffects(restart), ...(await relaunchPlugins(context)));
   for (const warning of warnings) log.warn(warning);
   if (restart.length > 0) {
     log.warn("these changed keys take effect after a restart", { keys: restart.join(" ") });
   }
   log.info("configuration reloaded", { files: files.join(" "), applied: applied.join(" ") });
   return { applied, restart, files, warnings };
+}
+
+/** Returns a warning for each changed key whose restart does more than give it effect. */
+function restartEffects(changed: readonly string[]): string[] {
+  return changed.flatMap((name) => {
+    const key = findKey(name);
+    const effect = key !== undefined && "restartEffect" in key ? key.restartEffect : undefined;
+    return effect === undefined ? [] : [`"${name}" waits for a restart of the daemon: ${effect}`];
+  });
 }
 
 /** Starts the NRI plugins of a new folder. If it cannot be read, returns a warning: the other values are in force. */

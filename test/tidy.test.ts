@@ -133,15 +133,6 @@ describe("rooms", () => {
     expect({ deep, strange }).toEqual({ deep: [], strange: [] });
   });
 
-  test("no room has more than 6,500 lines", () => {
-    const lines = new Map<string, number>();
-    for (const file of sources) {
-      const count = readFileSync(join(root, file), "utf8").split("\n").length;
-      lines.set(roomOf(file), (lines.get(roomOf(file)) ?? 0) + count);
-    }
-    expect([...lines].filter(([, count]) => count > 6_500)).toEqual([]);
-  });
-
   test("a room imports only the rooms below it", () => {
     const wrong: string[] = [];
     for (const [file, targets] of imports) {

@@ -10,6 +10,8 @@ export type Key<Output = unknown> = {
   also: readonly string[];
   /** A reload applies a change; other keys need a restart. */
   live: boolean;
+  /** What a changed value does beside its effect, at the restart; a reload warns of it. */
+  restartEffect?: string;
 };
 
 /** Returns a key with its defaults. */
@@ -17,7 +19,7 @@ export function key<Output>(
   name: string,
   kind: k.Kind<Output>,
   fallback: NoInfer<Output>,
-  rest: { about: string; also?: readonly string[]; live?: true },
+  rest: { about: string; also?: readonly string[]; live?: true; restartEffect?: string },
 ): Key<Output> {
   return { key: name, kind, fallback, also: [], live: false, ...rest };
 }

@@ -315,6 +315,12 @@ export const daemonKeys = {
     about: "refuse a container whose host_path does not exist, instead of making a folder",
   }),
   enableCriV1: key("enable-cri-v1", k.flag, true, { about: "true: the daemon serves CRI v1" }),
+  runtimeName: key("runtime-name", k.choice(["isulad-ts", "containerd"]), "isulad-ts", {
+    about:
+      "the runtime's name in CRI's Version; containerd: for programs that choose by name and need only CRI, NRI or cgroups",
+    restartEffect:
+      "at the kubelet's next start the container ids in pod statuses begin with the new name; no container restarts",
+  }),
   enablePodEvents: key("enable-pod-events", k.flag, false, {
     about: "GetContainerEvents; without it a kubelet polls",
   }),

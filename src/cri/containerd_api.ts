@@ -1,6 +1,6 @@
 // Answers the part of containerd's API that cAdvisor calls, so that a kubelet's /metrics/cadvisor names pods
-// and containers (key containerd-socket). Read-only; cAdvisor (container/containerd, v0.56) asks once for each
-// cgroup whose name holds an id of 64 hexadecimal digits.
+// and containers (key containerd-socket), and the list by which agents find a pod's containers. Read-only; cAdvisor
+// (container/containerd, v0.56) asks once for each cgroup whose name holds an id of 64 hexadecimal digits.
 import { setTimeout as sleep } from "node:timers/promises";
 import { throwIfAborted, untilAborted } from "../base/abort.ts";
 import { version } from "../base/build.ts";
@@ -8,10 +8,14 @@ import { CriError } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
 import { containerd } from "../proto/messages.js";
 import type * as api from "../proto/containerd_types.ts";
-import type { ContainerPhase } from "../state/container.ts";
+import { Slices } from "../base/time_slices.ts";
+import type { Container, ContainerPhase } from "../state/container.ts";
+import type { Sandbox } from "../state/sandbox.ts";
 import { readTextIfExists } from "../sys/file.ts";
 import { specFile } from "./bundle.ts";
+import { containerdFilter, type FilteredContainer } from "./containerd_filters.ts";
 import type { Call, Context } from "./context.ts";
+import { runtimeVersion } from "./runtime.ts";
 
 const { Status } = containerd;
 const specUrl = "types.containerd.io/opencontainers/runtime-spec/1/Spec";
@@ -20,8 +24,9 @@ const pollMs = 20;
 /** Marks the container that stands for a pod, to which cAdvisor counts the pod's network. */
 const kindLabel = "io.cri-containerd.kind";
 
-export function containerdVersion(): api.VersionResponse {
-  return { version, revision: "isulad-ts" };
+export function containerdVersion({ config }: Context): api.VersionResponse {
+  const named = config.runtimeName === "containerd" ? runtimeVersion(config) : version;
+  return { version: named, revision: "isulad-ts" };
 }
 
 /** Returns a container, or a pod as its sandbox. @throws CriError NOT_FOUND. */
@@ -32,18 +37,40 @@ export async function getContainer(
 ): Promise<api.GetContainerResponse> {
   const id = request.id ?? "";
   await untilMade(context, id, call);
-  const container = context.containers.listed(id);
-  const sandbox = container === undefined ? context.sandboxes.listed(id) : undefined;
-  const labels = (container ?? sandbox)?.config.labels;
-  if (container === undefined && sandbox === undefined) throw notFound(id);
-  return {
-    container: {
-      id,
-      labels: { ...labels, [kindLabel]: container === undefined ? "sandbox" : "container" },
-      image: container === undefined ? context.config.podSandboxImage : container.image.name,
-      spec: { type_url: specUrl, value: Buffer.from(await specText(context, id)) },
-    },
-  };
+  const container = context.containers.listed(id) ?? context.sandboxes.listed(id);
+  if (container === undefined) throw notFound(id);
+  return { container: await withSpec(context, described(context, container)) };
+}
+
+/**
+ * Returns the containers and pods that pass one of the filters, or all without a filter.
+ * @throws CriError INVALID_ARGUMENT for a filter that cannot be parsed.
+ */
+export async function listAllContainers(
+  context: Context,
+  request: api.ListContainersRequest,
+): Promise<api.ListContainersResponse> {
+  const passes = containerdFilter(request.filters ?? []);
+  const all = [...context.sandboxes.list(), ...context.containers.list()];
+  const found = all.map((one) => described(context, one)).filter(passes);
+  const slices = new Slices();
+  const containers: api.Container[] = [];
+  for (const one of found) {
+    containers.push(await withSpec(context, one));
+    await slices.pause();
+  }
+  return { containers };
+}
+
+function described({ config }: Context, one: Container | Sandbox): FilteredContainer {
+  const isContainer = "image" in one;
+  const labels = { ...one.config.labels, [kindLabel]: isContainer ? "container" : "sandbox" };
+  return { id: one.id, labels, image: isContainer ? one.image.name : config.podSandboxImage };
+}
+
+async function withSpec(context: Context, one: FilteredContainer): Promise<api.Container> {
+  const value = Buffer.from(await specText(context, one.id));
+  return { ...one, spec: { type_url: specUrl, value } };
 }
 
 /** Waits for a pod that is being made: its pause container's cgroup exists before the pod is listed. */

@@ -1,5 +1,6 @@
 // RPCs on the runtime itself: Version, Status, RuntimeConfig, UpdateRuntimeConfig.
-import { fullVersion } from "../base/build.ts";
+import { fullVersion, version } from "../base/build.ts";
+import type { Config } from "../base/config.ts";
 import { jsonText } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
@@ -12,14 +13,23 @@ import { supportsUserNamespaces } from "./runtime_handlers.ts";
 
 const { CgroupDriver } = runtime.v1;
 
+/** The release of containerd whose CRI plugin isulad-ts is measured by: callers compare it with 1.6.2 and the like. */
+const containerdRelease = "2.4.2";
+
 /** version: that of the kubelet's runtime API, which never changed. */
-export function versionOf(): cri.VersionResponse {
+export function versionOf({ config }: Context): cri.VersionResponse {
   return {
     version: "0.1.0",
-    runtime_name: "isulad-ts",
-    runtime_version: fullVersion,
+    runtime_name: config.runtimeName,
+    runtime_version: runtimeVersion(config),
     runtime_api_version: "v1",
   };
+}
+
+/** Returns the version that fits the name: with containerd's name, a release of containerd that names ours behind it. */
+export function runtimeVersion({ runtimeName }: Config): string {
+  if (runtimeName === "isulad-ts") return fullVersion;
+  return `${containerdRelease}+isulad-ts.${version}`;
 }
 
 export async function status(

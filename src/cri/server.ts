@@ -12,7 +12,7 @@ import {
 import { answerStream, answerUnary, type Method } from "./grpc_calls.ts";
 import type { Call, Context } from "./context.ts";
 import * as container from "./container.ts";
-import { containerdVersion, getContainer, getTask } from "./containerd_api.ts";
+import { containerdVersion, getContainer, getTask, listAllContainers } from "./containerd_api.ts";
 import { createContainer } from "./container_create.ts";
 import { startContainer } from "./container_start.ts";
 import { getContainerEvents } from "./events.ts";
@@ -144,7 +144,7 @@ export function createContainerdServer(context: Context, ready: Promise<void>): 
   addCri(add, ready);
   const version = { Version: containerdVersion };
   add("containerd.services.version.v1.Version", VersionService, version);
-  const containers = { Get: getContainer };
+  const containers = { Get: getContainer, List: listAllContainers };
   add("containerd.services.containers.v1.Containers", ContainersService, containers, ready);
   add("containerd.services.tasks.v1.Tasks", TasksService, { Get: getTask }, ready);
   return server;

@@ -1,5 +1,5 @@
 // Examines a node for what keeps its pods from running; each finding says how to mend it.
-import type { LoadedConfig } from "../base/config.ts";
+import type { Config, LoadedConfig } from "../base/config.ts";
 import { messageOf } from "../base/errors.ts";
 import {
   checkBridge,
@@ -38,6 +38,7 @@ export async function examine(node: Node, load: () => LoadedConfig): Promise<Fin
     const { config } = loaded;
     checks.push(
       ["overlayfs", () => checkOverlay(node, config)],
+      ["runtime name", () => checkRuntimeName(config)],
       ["cgroup driver", () => checkCgroupDriver(node, config)],
       ["programs", () => checkPrograms(node, config)],
       ["runtimes", () => checkRuntimes(node, config)],
@@ -63,6 +64,13 @@ async function outcomeOf(node: Node, check: string, make: Check): Promise<Findin
       forbidden(node, check, error) ?? { check, state: "fail", detail: messageOf(error), mend },
     ];
   }
+}
+
+/** Tells who looks for isulad-ts why its node says containerd. */
+function checkRuntimeName({ runtimeName }: Config): Finding[] {
+  if (runtimeName === "isulad-ts") return [];
+  const detail = `CRI calls the runtime ${runtimeName} ("runtime-name"): container ids in pod statuses begin with ${runtimeName}://`;
+  return [{ check: "runtime name", state: "ok", detail }];
 }
 
 function checkConfig(

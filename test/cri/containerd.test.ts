@@ -256,12 +256,64 @@ test("only root may connect, and finds CRI there as well; containerd's other cal
     containerd.VersionResponse,
   );
   expect(version.version).toMatch(/^\d+\.\d+\.\d+/);
+  expect(version.version).not.toContain("+isulad-ts");
   const other = call(
     "/containerd.services.containers.v1.Containers/Delete",
     [containerd.GetContainerRequest, { id: "x" }],
     containerd.Empty,
   );
   expect(await refusal(other)).toBe(grpc.status.UNIMPLEMENTED);
+});
+
+test("the list has the containers and pods that a filter names", async () => {
+  const pod = daemon.podConfig({ labels });
+  const podId = await daemon.runPod(pod);
+  const [first, second] = [
+    await daemon.create(podId, pod, ["true"], { labels: { ...labels, part: "a" } }),
+    await daemon.create(podId, pod, ["true"], { labels: { ...labels, part: "b" } }),
+  ];
+  const list = async (...filters: string[]) => {
+    const path = "/containerd.services.containers.v1.Containers/List";
+    const { ListContainersRequest, ListContainersResponse } = containerd;
+    const got = await call(path, [ListContainersRequest, { filters }], ListContainersResponse);
+    return got.containers.map(({ id }) => id!).toSorted();
+  };
+  expect(await list()).toEqual([podId, first, second].toSorted());
+  expect(await list('labels."io.kubernetes.pod.name"==web')).toEqual(
+    [podId, first, second].toSorted(),
+  );
+  expect(await list("labels.part==a", 'labels."io.cri-containerd.kind"==sandbox')).toEqual(
+    [podId, first].toSorted(),
+  );
+  expect(await list("labels.part==a,labels.part==b")).toEqual([]);
+  expect(await refusal(list("labels.part~=a"))).toBe(grpc.status.INVALID_ARGUMENT);
+  await daemon.removePod(podId);
+});
+
+test("runtime-name containerd is the name in both APIs after a restart, and pods stay", async () => {
+  const pod = daemon.podConfig();
+  const podId = await daemon.runPod(pod);
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  const pid = await daemon.pidOf(id);
+  daemon.writeConfig({ "containerd-socket": socket, "runtime-name": "containerd" });
+  const { restart, warnings } = await daemon.client.Reload({});
+  expect(restart).toEqual(["runtime-name"]);
+  expect(warnings).toEqual([expect.stringContaining("no container restarts")]);
+  expect((await daemon.client.Version({})).runtime_name).toBe("isulad-ts");
+  await daemon.restart();
+  const { runtime_name, runtime_version } = await daemon.client.Version({});
+  expect(runtime_name).toBe("containerd");
+  expect(runtime_version).toMatch(/^2\.\d+\.\d+\+isulad-ts\.\d+\.\d+\.\d+/);
+  const { version } = await call(
+    "/containerd.services.version.v1.Version/Version",
+    [containerd.Empty, {}],
+    containerd.VersionResponse,
+  );
+  expect(version).toBe(runtime_version);
+  expect(await daemon.pidOf(id)).toBe(pid);
+  await daemon.removePod(podId);
+  daemon.writeConfig({ "containerd-socket": socket });
+  await daemon.restart();
 });
 
 test("a path that another program has made is refused, and stays as it is", async () => {

@@ -12,14 +12,8 @@ import {
 } from "./kernel.ts";
 import { checkCollector } from "./collector.ts";
 import { forbidden, type Finding, type Node } from "./node.ts";
-import {
-  checkAddresses,
-  checkDisk,
-  checkNetwork,
-  checkPrograms,
-  checkRegistries,
-  checkRuntimes,
-} from "./pods.ts";
+import { checkAddresses, checkDisk, checkNetwork, checkPrograms, checkRuntimes } from "./pods.ts";
+import { checkRegistries } from "./registries.ts";
 import { checkSecrets } from "./secrets.ts";
 
 type Check = () => Finding | Finding[] | Promise<Finding | Finding[]>;

@@ -95,6 +95,9 @@ export function checkCgroupDriver(node: Node, { systemdCgroup }: Config): Findin
 const witnesses = ["/etc/machine-id", "/etc/isulad/daemon.json", "/var/lib/isulad", "/var/log"];
 const dayMs = 24 * 3_600_000;
 
+/** The hardware clock may have local time. */
+const hardwareSkewMs = dayMs;
+
 export function checkClock(node: Node): Finding {
   const check = "clock";
   const now = new Date(node.nowMs).toISOString();
@@ -103,6 +106,12 @@ export function checkClock(node: Node): Finding {
     if (found === undefined || found.mtimeMs <= node.nowMs + dayMs) continue;
     const detail = `it is ${now}, but ${path} was changed at ${found.mtime.toISOString()}: registries' certificates are not valid yet`;
     return { check, state: "fail", detail, mend: "timedatectl set-ntp true, or date -s" };
+  }
+  const hardwareMs = Number(textAt(node, "/sys/class/rtc/rtc0/since_epoch") || Number.NaN) * 1000;
+  if (Math.abs(hardwareMs - node.nowMs) > hardwareSkewMs) {
+    const detail = `it is ${now}, but the hardware clock has ${new Date(hardwareMs).toISOString()}`;
+    const mend = "timedatectl set-ntp true, or hwclock --hctosys if the hardware clock is right";
+    return { check, state: "warn", detail, mend };
   }
   return { check, state: "ok", detail: now };
 }

@@ -7,6 +7,8 @@ import { join } from "node:path";
 import process from "node:process";
 import { isInPath, systemFolders } from "../base/config_host.ts";
 import { errnoOf, messageOf } from "../base/errors.ts";
+import type { Endpoint } from "../registry/endpoint.ts";
+import { askRegistry, type RegistryAnswer } from "../registry/ask_registry.ts";
 import { run } from "../sys/run.ts";
 import { sendSpans } from "../trace/exporter.ts";
 import type { TraceSettings } from "../trace/trace_settings.ts";
@@ -46,6 +48,8 @@ export type Node = {
   addresses(): string[];
   /** Connects to an address and closes the connection. @throws the reason. */
   dial(host: string, port: number): Promise<void>;
+  /** Asks a registry, at an address that accepts connections, for its clock and its certificate. */
+  askRegistry(endpoint: Endpoint): Promise<RegistryAnswer>;
   /** The doctor's own environment. */
   environment: Readonly<Record<string, string | undefined>>;
   /** Sends an empty batch of spans. @throws the reason if the collector does not take it. */
@@ -68,6 +72,7 @@ export function thisNode(): Node {
     disk,
     addresses,
     dial,
+    askRegistry: (endpoint) => askRegistry(endpoint, dialMs),
     environment: process.env,
     trace: (settings) => sendSpans(settings, [], dialMs),
   };

@@ -1,7 +1,6 @@
-// Checks what pods are made with: runtimes, networks, the disk of graph, and registries.
-import { accessSync, constants, readdirSync, statSync } from "node:fs";
+// Checks what pods are made with: runtimes, networks, and the disk of graph.
+import { accessSync, constants, readdirSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
-import { URL } from "node:url";
 import type { Config } from "../base/config.ts";
 import { splitAddress } from "../base/config_values.ts";
 import { codeOf, errnoOf, messageOf } from "../base/errors.ts";
@@ -9,9 +8,7 @@ import type { RuntimeEntry } from "../base/runtime_values.ts";
 import { ConfDir, executables } from "../node/cni_conf.ts";
 import { findPlugin } from "../node/cni_exec.ts";
 import { missingPrograms } from "../node/programs.ts";
-import { proxyFor } from "../registry/proxy.ts";
-import { resolveEndpoints } from "../registry/resolve_endpoints.ts";
-import { existsAt, type Finding, forbidden, type Node, type State } from "./node.ts";
+import { existsAt, type Finding, type Node, type State } from "./node.ts";
 
 export function checkPrograms(node: Node, config: Config): Finding[] {
   const check = "programs";
@@ -43,7 +40,10 @@ async function checkRuntime(node: Node, { name, entry, state }: Named): Promise<
   try {
     accessSync(join(node.root, path), constants.X_OK);
   } catch (error) {
-    const detail = `${path} cannot be executed: ${errnoOf(error) ?? messageOf(error)}`;
+    const isMissing = errnoOf(error) === "ENOENT";
+    const detail = isMissing
+      ? `${path} is not installed`
+      : `${path} cannot be executed: ${errnoOf(error) ?? messageOf(error)}`;
     const known = runtimePackages.includes(basename(path));
     const hint = known ? ` (apt-get install ${basename(path)})` : "";
     const mend = `install it${hint}, or correct "runtimes" in daemon.json`;
@@ -101,6 +101,12 @@ function isBefore(version: number[], other: number[]): boolean {
   return index >= 0 && version[index]! < other[index]!;
 }
 
+/** The plugins of github.com/containernetworking/plugins, which distributions package. */
+const standardPlugins = new Set(
+  `bandwidth bridge dhcp dummy firewall host-device host-local ipvlan loopback macvlan portmap ptp sbr static
+  tap tuning vlan vrf`.split(/\s+/),
+);
+
 export function checkNetwork({ root, isRoot }: Node, { cniConfDir, cniBinDirs }: Config): Finding {
   const check = "pod network";
   const { list, file = "", problem } = new ConfDir(join(root, cniConfDir)).current();
@@ -116,8 +122,10 @@ export function checkNetwork({ root, isRoot }: Node, { cniConfDir, cniBinDirs }:
   const missing = executables(list.plugins).filter((one) => !findPlugin(one, folders));
   if (missing.length > 0) {
     const detail = `${file} needs ${missing.join(", ")}, not found in ${cniBinDirs.join(", ")}`;
-    const mend =
-      "apt-get install containernetworking-plugins, or install the network's add-on again";
+    const isStandard = missing.every((name) => standardPlugins.has(name));
+    const mend = isStandard
+      ? "apt-get install containernetworking-plugins, or install the network's add-on again"
+      : "install the network's add-on again, which brings its plugins, or remove its list";
     return { check, state: "fail", detail, mend };
   }
   if (problem === undefined) return { check, state: "ok", detail: `${list.name} of ${file}` };
@@ -171,64 +179,4 @@ export async function checkDisk(node: Node, { graph }: Config): Promise<Finding>
   if (share >= warnShare) return { check, state: "ok", detail };
   const mend = "isulad-ts images prune, or a larger disk";
   return { check, state: share < failShare ? "fail" : "warn", detail, mend };
-}
-
-/** Checks each registry of certs.d: its files can be read, and one of its addresses accepts connections. */
-export async function checkRegistries(node: Node, config: Config): Promise<Finding[]> {
-  const { registryConfigPath: folder } = config;
-  if (folder === "" || !existsAt(node, folder)) return [];
-  const names = readdirSync(join(node.root, folder)).filter(
-    (name) => name !== "_default" && isFolder(join(node.root, folder, name)),
-  );
-  return await Promise.all(names.sort().map((name) => checkRegistry(node, config, name)));
-}
-
-/** A pull looks for folders only: other files in certs.d, such as an editor's, are no registries. */
-function isFolder(path: string): boolean {
-  return statSync(path, { throwIfNoEntry: false })?.isDirectory() === true;
-}
-
-async function checkRegistry(node: Node, config: Config, folder: string): Promise<Finding> {
-  const domain = folder.replace(/_(\d+)_$/, ":$1");
-  const check = `registry ${domain}`;
-  const more = `isulad-ts registry check ${domain}/IMAGE tells more`;
-  try {
-    const endpoints = await resolveEndpoints(domain, {
-      mirrors: config.registryMirrors,
-      insecure: config.insecureRegistries,
-      configPath: join(node.root, config.registryConfigPath),
-      authFile: "",
-      progressTimeoutMs: config.pullProgressTimeoutMs,
-    });
-    const failures: string[] = [];
-    for (const url of new Set(endpoints.map((endpoint) => endpoint.url))) {
-      const failure = await failureOf(node, url);
-      if (failure !== undefined) failures.push(failure);
-      else if (failures.length === 0) return { check, state: "ok", detail: `${url} is reachable` };
-      else return { check, state: "warn", detail: failures.join("; "), mend: more };
-    }
-    return { check, state: "fail", detail: failures.join("; "), mend: more };
-  } catch (error) {
-    const fault: Finding = {
-      check,
-      state: "fail",
-      detail: messageOf(error),
-      mend: "correct the file",
-    };
-    return forbidden(node, check, error) ?? fault;
-  }
-}
-
-/** Returns why an address, or the proxy to it, accepts no connection. */
-async function failureOf(node: Node, url: string): Promise<string | undefined> {
-  const proxy = proxyFor(new URL(url));
-  const { hostname, port, protocol } = new URL(proxy?.url ?? url);
-  try {
-    const host = hostname.replace(/^\[(.*)\]$/, "$1");
-    await node.dial(host, Number(port) || (protocol === "https:" ? 443 : 80));
-    return undefined;
-  } catch (error) {
-    const through = proxy === undefined ? "" : ` by the proxy ${proxy.about}`;
-    return `${url}${through} is not reachable: ${messageOf(error)}`;
-  }
 }

@@ -18,9 +18,15 @@ export async function send(url: string, init: RequestInit, tls: Tls): Promise<Re
   return await withoutProxyVariables(() => fetch(url, { ...init, ...bunOptions }));
 }
 
-async function tlsOptions({ ca = [], cert, key, skipVerify }: Tls) {
-  const trust = skipVerify ? {} : { ca: [...(await systemCas()), ...ca] };
-  return { ...trust, cert, key, rejectUnauthorized: !skipVerify };
+async function tlsOptions(tls: Tls) {
+  const { cert, key, skipVerify } = tls;
+  if (skipVerify) return { cert, key, rejectUnauthorized: false };
+  return { ...(await trusted(tls)), rejectUnauthorized: true };
+}
+
+/** Returns the CAs that are trusted for an endpoint, and the client's certificate. */
+export async function trusted({ ca = [], cert, key }: Tls) {
+  return { ca: [...(await systemCas()), ...ca], cert, key };
 }
 
 /** Tests whether a TCP connection to the URL's host or its proxy can be made in time. */

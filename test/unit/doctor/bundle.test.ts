@@ -27,6 +27,7 @@ beforeEach(() => {
     environment: {},
     trace: () => Promise.resolve(),
     dial: () => Promise.reject(new Error("unused")),
+    askRegistry: () => Promise.reject(new Error("unused")),
   };
 });
 afterEach(() => rmSync(root, { recursive: true, force: true }));

@@ -24,6 +24,7 @@ beforeEach(() => {
     disk: () => Promise.resolve({ bytes: 100, bytesFree: 50, inodes: 100, inodesFree: 50 }),
     addresses: () => ["127.0.0.1", "192.0.2.5"],
     dial: () => Promise.resolve(),
+    askRegistry: () => Promise.resolve({}),
     environment: {},
     trace: () => Promise.resolve(),
   };
@@ -233,7 +234,7 @@ const planted: [string, () => void, string, Finding["state"], RegExp, RegExp][] 
     () => rmSync(join(root, "/usr/bin/runc")),
     "runtime runc",
     "fail",
-    /\/usr\/bin\/runc cannot be executed: ENOENT/,
+    /\/usr\/bin\/runc is not installed/,
     /install runc/,
   ],
   [
@@ -301,6 +302,18 @@ const planted: [string, () => void, string, Finding["state"], RegExp, RegExp][] 
     /containernetworking-plugins/,
   ],
   [
+    "a missing plugin of an add-on",
+    () =>
+      write(
+        "/etc/cni/net.d/05-calico.conflist",
+        JSON.stringify({ cniVersion: "1.0.0", name: "k8s", plugins: [{ type: "calico" }] }),
+      ),
+    "pod network",
+    "fail",
+    /needs calico, not found in/,
+    /^install the network's add-on again/,
+  ],
+  [
     "a disk that fills",
     () =>
       (node.disk = () => Promise.resolve({ bytes: 100, bytesFree: 5, inodes: 0, inodesFree: 0 })),
@@ -351,6 +364,59 @@ const planted: [string, () => void, string, Finding["state"], RegExp, RegExp][] 
     "warn",
     /mirror\.test.* is not reachable/,
     /registry check/,
+  ],
+  [
+    "a registry whose certificate has expired",
+    () => (node.askRegistry = () => Promise.resolve({ problem: "its certificate has expired" })),
+    "registry registry.test:5000",
+    "fail",
+    /mirror\.test.*: its certificate has expired; .*registry\.test:5000.*: its certificate has expired/,
+    /registry check/,
+  ],
+  [
+    "a mirror whose certificate is not trusted",
+    () =>
+      (node.askRegistry = ({ url }) =>
+        Promise.resolve(url.includes("mirror") ? { problem: "it is not trusted" } : {})),
+    "registry registry.test:5000",
+    "warn",
+    /^http:\/\/mirror\.test[^;]*: it is not trusted$/,
+    /registry check/,
+  ],
+  [
+    "a certificate that ends soon",
+    () =>
+      (node.askRegistry = () =>
+        Promise.resolve({ certificateEndsMs: node.nowMs + 12.5 * 24 * 3_600_000 })),
+    "registry registry.test:5000",
+    "warn",
+    /its certificate ends in 12 days/,
+    /renewed/,
+  ],
+  [
+    "a clock 400 days fast, by a registry",
+    () =>
+      (node.askRegistry = () =>
+        Promise.resolve({
+          dateMs: node.nowMs - 400 * 24 * 3_600_000,
+          problem: "its certificate has expired",
+        })),
+    "clock",
+    "fail",
+    /one of the clocks is wrong/,
+    /set-ntp/,
+  ],
+  [
+    "a clock 400 days fast, by the hardware clock",
+    () =>
+      write(
+        "/sys/class/rtc/rtc0/since_epoch",
+        String(Math.trunc(node.nowMs / 1000) - 400 * 24 * 3600),
+      ),
+    "clock",
+    "warn",
+    /the hardware clock has/,
+    /hwclock/,
   ],
   [
     "a broken hosts.toml",

@@ -3,14 +3,14 @@ import { mkdirSync, readFileSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { executable } from "./harness.ts";
 
-/** Returns the run in the file if its executable and seed are the same, else `fresh`. */
+/** Returns the run in the file if its executable (program) and seed are the same, else `fresh`. */
 export function resumed<Run extends object>(
   file: string,
   fresh: Run & { seed?: number },
-  { again = false }: { again?: boolean } = {},
+  { again = false, program = executable }: { again?: boolean; program?: string } = {},
 ): Run & { executable: string } {
   mkdirSync(dirname(file), { recursive: true });
-  const { size, mtimeMs } = statSync(executable);
+  const { size, mtimeMs } = statSync(program);
   const marked = { ...fresh, executable: `${size} ${mtimeMs}` };
   if (again) return marked;
   try {

@@ -149,12 +149,7 @@ done
 
   /** Starts servers in a pod's network. */
   async serve({ id }: Pod): Promise<void> {
-    const name = readdirSync("/run/netns").find((one) => one.endsWith(id.slice(0, 32)))!;
-    const script = join(import.meta.dirname, "cri/pod_servers.ts");
-    const argv = [`--net=/run/netns/${name}`, "--", process.execPath, script];
-    const servers = spawn("nsenter", argv, { stdio: ["pipe", "pipe", "inherit"] });
-    this.#servers = servers;
-    await new Promise((resolve) => servers.stdout.once("data", resolve));
+    this.#servers = await startPodServers(id);
   }
 
   stopServing(): void {
@@ -168,6 +163,16 @@ done
     unmountUnder(this.folder);
     rmSync(this.folder, { recursive: true, force: true });
   }
+}
+
+/** Starts the servers of test/cri/pod_servers.ts in the network of a pod. */
+export async function startPodServers(podId: string): Promise<ChildProcess> {
+  const name = readdirSync("/run/netns").find((one) => one.endsWith(podId.slice(0, 32)))!;
+  const script = join(import.meta.dirname, "cri/pod_servers.ts");
+  const argv = [`--net=/run/netns/${name}`, "--", process.execPath, script];
+  const servers = spawn("nsenter", argv, { stdio: ["pipe", "pipe", "inherit"] });
+  await new Promise((resolve) => servers.stdout.once("data", resolve));
+  return servers;
 }
 
 /** Processes in a container's cgroup, without the runtime's. */

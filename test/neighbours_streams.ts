@@ -1,0 +1,218 @@
+// Provides the bad neighbours of test/neighbours.ts that are clients: floods of frames, heads and output, sessions that
+// end badly, and URLs and sessions that nobody uses.
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { messageOf } from "../src/base/errors.ts";
+import { openSpdy } from "../src/cli/stream_client.ts";
+import type { SpdySession } from "../src/sys/spdy.ts";
+import { type Attack, type Attacker, engine, type Stage } from "./neighbours_stage.ts";
+
+const nothing = { [Symbol.asyncDispose]: async () => {} };
+const protocol = "portforward.k8s.io";
+/** Nobody listens there. */
+const closedPort = 1;
+/** More than a queue of a stream takes. */
+const underWay = Buffer.alloc(300 << 10);
+const sessionsAtOnce = 25;
+
+type Target = "pod" | "container";
+
+/** Runs the flood as a process of its own. */
+async function flood(
+  stage: Stage,
+  kind: string,
+  { target, port = 0, seconds }: { target: Target; port?: number; seconds: number },
+) {
+  const id = target === "pod" ? stage.pod.id : stage.container;
+  const script = join(import.meta.dirname, "neighbours_flood.ts");
+  const argv = [script, kind, stage.daemon.socket, id, String(port), String(seconds)];
+  const child = spawn(engine, argv, { stdio: ["ignore", "ignore", "inherit"] });
+  const late = setTimeout(() => child.kill("SIGKILL"), seconds * 1000 + 60_000);
+  const [code] = (await once(child, "exit")) as [number | null];
+  clearTimeout(late);
+  if (code !== 0) throw new Error(`the flood ${kind} ended with ${code ?? "a signal"}`);
+}
+
+function flooding(name: string, item: string, about: string, target: Target): Attack {
+  return {
+    name,
+    item,
+    about,
+    prepare: async (stage) => ({
+      attack: (seconds) => flood(stage, name, { target, seconds }),
+      ...nothing,
+    }),
+  };
+}
+
+/** Clients that send HTTP heads to a port. */
+function heads(name: string, about: string, portOf: (stage: Stage) => Promise<number>): Attack {
+  const item = "A2";
+  const prepare = async (stage: Stage): Promise<Attacker> => {
+    const port = await portOf(stage);
+    const attack = (seconds: number) =>
+      flood(stage, "http-heads", { target: "pod", port, seconds });
+    return { attack, ...nothing };
+  };
+  return { name, item, about, prepare };
+}
+
+async function streamPort({ daemon, container }: Stage): Promise<number> {
+  const { url } = await daemon.client.Exec({
+    container_id: container,
+    cmd: ["true"],
+    stdout: true,
+  });
+  return Number(new URL(url).port);
+}
+
+async function openForward({ daemon, pod }: Stage): Promise<SpdySession> {
+  const request = { pod_sandbox_id: pod.id, port: [closedPort] };
+  const { url } = await daemon.client.PortForward(request);
+  return openSpdy(url, protocol);
+}
+
+/** Opens sessions that stay idle until one is refused; returns how many could be opened, and how to close them. */
+async function openAll(stage: Stage, most: number) {
+  const sessions: SpdySession[] = [];
+  let refused: string | undefined;
+  while (refused === undefined && sessions.length < most) {
+    const opening = Array.from({ length: Math.min(50, most - sessions.length) }, () =>
+      openForward(stage),
+    );
+    for (const one of await Promise.allSettled(opening)) {
+      if (one.status === "fulfilled") sessions.push(one.value);
+      else refused = messageOf(one.reason);
+    }
+  }
+  const close = () => sessions.forEach(({ wire }) => wire.close());
+  return { count: sessions.length, refused, close };
+}
+
+/** How many sessions the neighbour could open; waits until as many as before can be opened again. */
+async function freeSlots(stage: Stage, { expected = 0, withinMs = 0 } = {}): Promise<number> {
+  for (const end = performance.now() + withinMs; ;) {
+    const { count, close } = await openAll(stage, 1_010);
+    close();
+    await sleep(1_000); // in which the daemon hears that they are closed
+    if (count >= expected || performance.now() > end) return count;
+  }
+}
+
+type Ending = (session: SpdySession) => Promise<void>;
+
+/** A data stream whose error stream never comes, with bytes that nobody takes. */
+const withoutError: Ending = async (session) => {
+  const data = await session.open({ streamtype: "data", port: String(closedPort), requestid: "0" });
+  await data.write(underWay);
+};
+
+/** A forward to a closed port while more is under way than a queue takes. */
+const toClosedPort: Ending = async (session) => {
+  const headers = { port: String(closedPort), requestid: "0" };
+  const error = await session.open({ ...headers, streamtype: "error" });
+  await error.end();
+  const data = await session.open({ ...headers, streamtype: "data" });
+  await data.write(underWay);
+  await data.write(underWay);
+};
+
+/** Sessions that end badly: afterwards as many slots and descriptors are free as before. */
+function sessions(name: string, about: string, act: Ending): Attack {
+  const prepare = async (stage: Stage): Promise<Attacker> => {
+    const before = await freeSlots(stage);
+    let made = 0;
+    const one = async () => {
+      const session = await openForward(stage);
+      session.run().catch(() => {});
+      // Its writes wait for ever where the daemon takes no more.
+      await Promise.race([act(session).catch(() => {}), sleep(500)]);
+      session.wire.close();
+      made++;
+    };
+    const attack = async (seconds: number) => {
+      for (const end = performance.now() + seconds * 1000; performance.now() < end;)
+        await Promise.allSettled(Array.from({ length: sessionsAtOnce }, one));
+    };
+    const checkAfter = async () => {
+      const after = await freeSlots(stage, { expected: before, withinMs: 15_000 });
+      const taken = `${before - after} of ${made} sessions hold their slots`;
+      return after < before ? [taken] : [];
+    };
+    return { attack, checkAfter, ...nothing };
+  };
+  return { name, item: "B7", about, prepare };
+}
+
+const unusedUrls: Attack = {
+  name: "unused-urls",
+  item: "B8",
+  about: "1,200 URLs of one pod that nobody uses",
+  prepare: async ({ daemon, container }) => ({
+    async attack(seconds) {
+      const ask = () =>
+        daemon.client.Exec({ container_id: container, cmd: ["true"], stdout: true });
+      const end = performance.now() + seconds * 1000;
+      for (let left = 1_200; left > 0; left -= 100)
+        await Promise.allSettled(Array.from({ length: 100 }, ask));
+      await sleep(Math.max(0, end - performance.now()));
+    },
+    ...nothing,
+  }),
+};
+
+const idleSessions: Attack = {
+  name: "idle-sessions",
+  item: "B8",
+  about: "1,010 idle sessions of one pod",
+  prepare: async (stage) => {
+    let close = () => {};
+    let opened = 0;
+    return {
+      async attack(seconds) {
+        const end = performance.now() + seconds * 1000;
+        const all = await openAll(stage, 1_010);
+        const earlier = close;
+        close = () => (earlier(), all.close());
+        opened += all.count;
+        await sleep(Math.max(0, end - performance.now()));
+      },
+      check: async () => ({ faults: [], notes: [`${opened} sessions were open`] }),
+      [Symbol.asyncDispose]: async () => close(),
+    };
+  },
+};
+
+export const streamAttacks: Attack[] = [
+  flooding("spdy-frames", "A1", "8-byte data frames of an unknown SPDY stream", "pod"),
+  flooding("ws-pongs", "A1", "WebSocket pongs of 6 bytes", "container"),
+  flooding("resize-braces", "A1", "} on the resize channel of a terminal", "container"),
+  flooding("ws-pings", "-", "WebSocket pings, whose answers nobody reads", "container"),
+  flooding("ws-empty-stdin", "-", "empty messages on the input channel", "container"),
+  flooding("resize-sizes", "-", "sizes of a terminal, one after the other", "container"),
+  heads("http-heads", "heads with blanks at the stream port, 8 clients", streamPort),
+  heads(
+    "http-heads-metrics",
+    "the same at the metrics' port",
+    async ({ metricsPort }) => metricsPort,
+  ),
+  flooding("spdy-headers", "A5", "SPDY header blocks that inflate to 64 KiB each", "pod"),
+  sessions(
+    "forward-without-error",
+    "port-forwards without their error stream, cut off",
+    withoutError,
+  ),
+  sessions("forward-closed-port", "port-forwards to a closed port, cut off", toClosedPort),
+  unusedUrls,
+  idleSessions,
+  flooding("big-execs", "A5", "20 ExecSync at once with 16 MiB of output each", "container"),
+  flooding("big-outputs", "-", "4 exec streams of endless output", "container"),
+  flooding(
+    "unread-outputs",
+    "-",
+    "20 exec streams of endless output that nobody reads",
+    "container",
+  ),
+];

@@ -2,13 +2,27 @@
 // that @grpc/grpc-js needs, which protobufjs's static code lacks. Also generates licenses.ts from the
 // packages that the executable contains, and installed_files.ts from the files that it installs.
 import { spawnSync } from "node:child_process";
-import { mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { createHash } from "node:crypto";
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { join } from "node:path";
 import protobuf from "protobufjs";
 import { withoutDeadLinks } from "../dist/links.ts";
 
 const here = import.meta.dirname;
 const out = join(here, "../src/proto");
+const kept = join(here, "../.cache/proto");
+/** What the static code depends on beside its sources. */
+const generators = [import.meta.filename, join(here, "../bun.lock")];
 const files = ["cri.proto", "isulad.proto", "containerd.proto", "health.proto"];
 /** Separate modules, loaded only where there are plugins, or runtimes with a shim. */
 const nriFile = "nri.proto";
@@ -35,14 +49,38 @@ writeFileSync(join(out, "task_types.ts"), types("task", ["task"]));
 writeFileSync(join(out, "licenses.ts"), await licenses());
 writeFileSync(join(out, "installed_files.ts"), installedFiles());
 
-/** Generates a module with static code of some files' messages. */
+/** Generates a module with static code of some files' messages, unless that of the same sources is kept. */
 async function messages(name: string, files: string[]): Promise<void> {
   const module = join(out, `${name}.js`);
   const sources = files.map((file) => join(here, file));
-  await pb("pbjs", [...flags.split(" "), "-r", name, "-o", module, ...sources]);
-  // pbts runs jsdoc, which needs Node. Types are needed for the checks, not for the build.
-  if (typed) await pb("pbts", ["-o", join(out, `${name}.d.ts`), module]);
-  prepend(module, `// @ts-self-types="./${name}.d.ts"\n`); // Deno looks for types here.
+  const keptAt = join(kept, `${name}-${hashOf([...sources, ...generators])}`);
+  if (!existsSync(keptAt)) {
+    await pb("pbjs", [...flags.split(" "), "-r", name, "-o", module, ...sources]);
+    // pbts runs jsdoc, which needs Node. Types are needed for the checks, not for the build.
+    if (typed) await pb("pbts", ["-o", join(out, `${name}.d.ts`), module]);
+    prepend(module, `// @ts-self-types="./${name}.d.ts"\n`); // Deno looks for types here.
+    keep(name, keptAt);
+  }
+  cpSync(keptAt, out, { recursive: true });
+}
+
+/** Keeps a module in place of those of earlier sources: it takes most of the time of a build. */
+function keep(name: string, keptAt: string): void {
+  mkdirSync(kept, { recursive: true });
+  for (const old of readdirSync(kept)) {
+    if (old.startsWith(`${name}-`)) rmSync(join(kept, old), { recursive: true });
+  }
+  const partial = mkdtempSync(join(kept, "partial-"));
+  for (const file of readdirSync(out)) {
+    if (file.startsWith(`${name}.`)) cpSync(join(out, file), join(partial, file));
+  }
+  renameSync(partial, keptAt); // a run that is interrupted keeps nothing
+}
+
+function hashOf(files: string[]): string {
+  const hash = createHash("sha256").update(typed ? "typed" : "");
+  for (const file of files) hash.update(readFileSync(file)).update("\0");
+  return hash.digest("hex");
 }
 
 function prepend(file: string, text: string): void {

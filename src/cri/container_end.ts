@@ -62,7 +62,7 @@ async function sendStopSignal(
 ): Promise<void> {
   const { id, stopSignal } = container;
   const signal = signalNumber(stopSignal);
-  if (!isInGuest(container)) await untilHandled(pid, signal);
+  if (!isInGuest(container)) await untilHandled(pid, signal, grace);
   for (;;) {
     try {
       const send = () => callMonitorWithRetry(context, "kill", { id, signal });

@@ -257,27 +257,42 @@ export function softLimit(
   return soft === undefined ? undefined : Number(soft);
 }
 
-/** True when a process has a handler for a signal (proc(5), /proc/PID/status: SigCgt), or has ended. */
-export function catchesSignal(pid: number, signal: number): boolean {
-  try {
-    const mask = /^SigCgt:\s*([0-9a-f]+)$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1];
-    return mask === undefined || ((BigInt(`0x${mask}`) >> BigInt(signal - 1)) & 1n) === 1n;
-  } catch {
-    return true;
-  }
+/** SIGKILL and SIGSTOP, which a process of another pid namespace can always send. */
+const unhandled = [9, 19];
+/** SIGCHLD, SIGCONT, SIGURG and SIGWINCH, which do nothing to a running process without a handler (signal(7)). */
+const ignoredByDefault = [17, 18, 23, 28];
+
+/**
+ * True if a signal has an effect now on the process with this /proc/PID/status (proc(5)). Without a handler the
+ * kernel drops any signal for the first process of a pid namespace, and for every process those that do nothing by
+ * default. A blocked signal waits for the process, which may fetch it (sigwait(3), signalfd(2)), as tini does.
+ */
+export function takesSignal(status: string, signal: number): boolean {
+  const isIn = (name: string) => {
+    const mask = new RegExp(`^${name}:\\s*([0-9a-f]+)$`, "m").exec(status)?.[1] ?? "0";
+    return ((BigInt(`0x${mask}`) >> BigInt(signal - 1)) & 1n) === 1n;
+  };
+  if (unhandled.includes(signal) || isIn("SigCgt") || isIn("SigBlk")) return true;
+  // Before Linux 4.1 there is no NSpid: it could be the first process.
+  const isFirst = /^NSpid:.*\t1$/m.test(status) || !/^NSpid:/m.test(status);
+  return !isFirst && !ignoredByDefault.includes(signal);
 }
 
 /** Time, in ms, for a new process to execute its program and install signal handlers. */
 const handlersMs = 2_000;
 
 /**
- * Waits until a new process handles the signal. The kernel drops signals without a handler for the first
- * process of a pid namespace: a container that is stopped just after its start would never notice.
+ * Waits until a signal would have an effect on a new process: a container that is stopped just after its start
+ * would never notice it. Waits only while the process is younger than 2 s, and not after the signal `end`.
  */
-export async function untilHandled(pid: number, signal: number): Promise<void> {
+export async function untilHandled(pid: number, signal: number, end: AbortSignal): Promise<void> {
   const ageMs = processAgeMs(pid) ?? handlersMs;
-  const end = performance.now() + handlersMs - ageMs;
-  while (performance.now() < end && !catchesSignal(pid, signal)) await sleep(10);
+  const endMs = performance.now() + handlersMs - ageMs;
+  while (performance.now() < endMs && !end.aborted) {
+    const status = readKernelFile(`/proc/${pid}/status`);
+    if (status === undefined || takesSignal(status, signal)) return;
+    await sleep(10);
+  }
 }
 
 /** How long, in ms, a runtime's init may take from the runtime's start command to its execve(2). */

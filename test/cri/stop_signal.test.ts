@@ -1,12 +1,12 @@
 // Tests the stop signal of the image and of the container's config.
-import { afterAll, beforeAll, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { toLong } from "../../src/base/int64.ts";
 import { runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { busyboxImage } from "../image_maker.ts";
 
-const { Signal } = runtime.v1;
+const { NamespaceMode, Signal } = runtime.v1;
 
 let daemon: Daemon;
 let pod: PodSandboxConfig;
@@ -41,3 +41,36 @@ test.each([
     await daemon.client.RemoveContainer({ container_id: id });
   },
 );
+
+describe("just after the start, a container whose program has no handler ends by the stop signal", () => {
+  const inNamespace = (pid: runtime.v1.NamespaceMode, target_id = "") => ({
+    linux: {
+      security_context: { namespace_options: { network: NamespaceMode.NODE, pid, target_id } },
+    },
+  });
+  const sharing = { ...inNamespace(NamespaceMode.POD), metadata: { name: "sharing" } };
+  let sharingPod: PodSandboxConfig;
+  let sharingId: string;
+  beforeAll(async () => {
+    sharingPod = { ...daemon.hostPodConfig(sharing), linux: sharing.linux };
+    sharingId = await daemon.runPod(sharingPod);
+  });
+
+  /** In these namespaces it is not the first process, for which the kernel would drop the signal. */
+  test.each([
+    ["POD", async () => ({ id: sharingId, pod: sharingPod, more: inNamespace(NamespaceMode.POD) })],
+    ["NODE", async () => ({ id: podId, pod, more: inNamespace(NamespaceMode.NODE) })],
+    [
+      "TARGET",
+      async () => {
+        const target = await daemon.run(podId, pod, ["sleep", "600"]);
+        return { id: podId, pod, more: inNamespace(NamespaceMode.TARGET, target) };
+      },
+    ],
+  ])("in a pid namespace of mode %s", async (_, make) => {
+    const { id, pod, more } = await make();
+    const container_id = await daemon.run(id, pod, ["sleep", "600"], more);
+    await daemon.client.StopContainer({ container_id, timeout: toLong(1) });
+    expect((await daemon.status(container_id)).exit_code).toBe(143);
+  });
+});

@@ -22,7 +22,9 @@ export async function systemdRules(
   const { systemdContainers: allowed } = context.config;
   if (allowed === "off" || isInGuest(sandbox)) return undefined; // a guest has cgroups of its own
   const module = await import("../spec/systemd_container.ts");
-  if (!module.runsSystemd({ config, pod: sandbox.config, image: image.config })) return undefined;
+  const { config: pod, pause } = sandbox;
+  const hasSharedPid = pause !== undefined;
+  if (!module.runsSystemd({ config, pod, hasSharedPid, image: image.config })) return undefined;
   if (allowed === "userns" && sandbox.namespaces.user === undefined) {
     const { name } = config.metadata ?? {};
     const message =

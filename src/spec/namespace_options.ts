@@ -1,19 +1,23 @@
 // Parses the namespace options of a pod or container (CRI's NamespaceOption).
 import { runtime } from "../proto/messages.js";
 import type { NamespaceOption } from "../proto/types.ts";
-import { invalid } from "./refusals.ts";
+import { invalid, unsupported } from "./refusals.ts";
 import { userNamespace, type UserNamespace } from "./userns.ts";
 
 const { NamespaceMode } = runtime.v1;
 
+export type PidMode = "pod" | "container" | "node" | "target";
+
 export type NamespaceOptions = {
+  /** False for a config without namespace options. */
+  isGiven: boolean;
   network: "pod" | "node";
   ipc: "pod" | "node";
   /**
-   * For a pod, "pod" means one namespace for all its containers, which needs a pause container. undefined: the
-   * config has no namespace options; POD is the enum's zero value, so an unset mode alone means "pod".
+   * For a pod, "pod" means one namespace for all its containers, which needs a pause container. POD is the enum's
+   * zero value: a config without options, or with an unset mode, means "pod".
    */
-  pid: "pod" | "container" | "node" | "target" | undefined;
+  pid: PidMode;
   /** The container whose pid namespace to join; empty unless pid is "target". */
   targetId: string;
   /** undefined: the user namespace of the node. */
@@ -39,11 +43,10 @@ export function namespaceOptions({ linux }: Config): NamespaceOptions {
   const options = linux?.security_context?.namespace_options;
   const sharing = (mode: number | null | undefined) =>
     mode === NamespaceMode.NODE ? "node" : "pod";
-  const pid = options ? pidModes[options.pid ?? NamespaceMode.POD] : undefined;
-  if (options && pid === undefined) {
-    throw invalid(`unknown pid namespace mode ${String(options.pid)}`);
-  }
+  const pid = pidModes[options?.pid ?? NamespaceMode.POD] as PidMode | undefined;
+  if (pid === undefined) throw invalid(`unknown pid namespace mode ${String(options?.pid)}`);
   return {
+    isGiven: Boolean(options),
     network: sharing(options?.network),
     ipc: sharing(options?.ipc),
     pid,
@@ -51,6 +54,25 @@ export function namespaceOptions({ linux }: Config): NamespaceOptions {
     user: userNamespace(options),
     hasUserOptions: Boolean(options?.userns_options),
   };
+}
+
+/**
+ * Returns whose pid namespace a container is in. POD in a pod that uses the node's means that one, as with containerd.
+ * A container without options follows its pod, whatever mode that has. hasShared: the pod has a pid namespace of its
+ * own; a pod without options that an earlier build made has none.
+ * @throws CriError FAILED_PRECONDITION for POD in a pod that cannot share; INVALID_ARGUMENT as namespaceOptions() does.
+ */
+export function containerPidMode(
+  config: Config,
+  pod: { config: Config; hasShared: boolean },
+): PidMode {
+  const { pid, isGiven } = namespaceOptions(config);
+  if (pid !== "pod" || pod.hasShared) return pid;
+  if (namespaceOptions(pod.config).pid === "node") return "node";
+  if (!isGiven) return "container";
+  throw unsupported(
+    "pid mode POD: this pod has no pid namespace to share: make the pod with namespace_options.pid POD, too, or ask for CONTAINER",
+  );
 }
 
 /**

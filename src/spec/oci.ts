@@ -21,7 +21,7 @@ import type {
   SandboxInfo,
 } from "./spec_inputs.ts";
 import { containerMounts, sandboxMounts } from "./mounts.ts";
-import { namespaceOptions } from "./namespace_options.ts";
+import { containerPidMode, namespaceOptions } from "./namespace_options.ts";
 import {
   nonEmpty,
   type OciLinux,
@@ -299,15 +299,12 @@ function containerNamespaces(input: ContainerSpecInput, privileged: boolean): Oc
 }
 
 function pidNamespace(input: ContainerSpecInput): OciNamespace | undefined {
-  const shared = input.sandbox.namespaces.pid;
-  switch (namespaceOptions(input.config).pid) {
-    case undefined:
-      return shared === undefined ? { type: "pid" } : { type: "pid", path: shared };
+  const { config, sandbox } = input;
+  const shared = sandbox.namespaces.pid;
+  const pod = { config: sandbox.config, hasShared: shared !== undefined };
+  switch (containerPidMode(config, pod)) {
     case "pod":
-      if (shared !== undefined) return { type: "pid", path: shared };
-      throw unsupported(
-        "pid mode POD: this pod has no shared pid namespace (its own namespace_options.pid is not POD)",
-      );
+      return { type: "pid", path: shared };
     case "container":
       return { type: "pid" };
     case "node":

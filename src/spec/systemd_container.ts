@@ -8,7 +8,7 @@
 import { posix } from "node:path";
 import type { ContainerConfig, PodSandboxConfig } from "../proto/types.ts";
 import type { OciHook, OciMount, OciSpec } from "./oci_types.ts";
-import { namespaceOptions } from "./namespace_options.ts";
+import { containerPidMode } from "./namespace_options.ts";
 import { processArgs } from "./process.ts";
 import { invalid, unsupported } from "./refusals.ts";
 import type { HostInfo, ImageProcess } from "./spec_inputs.ts";
@@ -19,15 +19,24 @@ const annotation = "io.isulad.systemd";
 /** What systemd takes as a request to halt. */
 export const systemdStopSignal = "SIGRTMIN+3";
 
-type Subject = { config: ContainerConfig; pod: PodSandboxConfig; image: ImageProcess };
+/** hasSharedPid: the pod has one pid namespace for its containers. */
+type Subject = {
+  config: ContainerConfig;
+  pod: PodSandboxConfig;
+  hasSharedPid: boolean;
+  image: ImageProcess;
+};
 
 /**
  * Tests whether a container is to run systemd: by its annotation, else by its command as podman decides it
  * (`--systemd=true`), or by the variables of a PouchContainer whose mode is systemd or sbin-init.
  * @throws CriError INVALID_ARGUMENT for an annotation that is neither true nor false.
  */
-export function runsSystemd({ config, pod, image }: Subject): boolean {
-  if (!isFirstProcess(config, pod)) return false;
+export function runsSystemd({ config, pod, hasSharedPid, image }: Subject): boolean {
+  // Under v1 a container that sees other processes could move them to its cgroup.
+  const isAlone =
+    containerPidMode(config, { config: pod, hasShared: hasSharedPid }) === "container";
+  if (!isAlone) return false;
   const requested =
     config.annotations?.[annotation] ??
     pod.annotations?.[`${annotation}.${config.metadata?.name ?? ""}`] ??
@@ -37,12 +46,6 @@ export function runsSystemd({ config, pod, image }: Subject): boolean {
     throw invalid(`annotation ${annotation} must be "true" or "false", not "${requested}"`);
   }
   return isInit(processArgs(config, image)) || isRich(config);
-}
-
-/** Under v1 a container that sees other processes could move them to its cgroup. */
-function isFirstProcess(config: ContainerConfig, pod: PodSandboxConfig): boolean {
-  const { pid = namespaceOptions(pod).pid ?? "container" } = namespaceOptions(config);
-  return pid === "container";
 }
 
 const inits = new Set(["/sbin/init", "/usr/sbin/init", "/usr/local/sbin/init"]);

@@ -1,7 +1,8 @@
 // Tests pods with one pid namespace: the built-in init needs no image.
-import { afterAll, beforeAll, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { readlinkSync } from "node:fs";
 import { runtime } from "../../src/proto/messages.js";
-import { until } from "../expect.ts";
+import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 
 const { NamespaceMode, PodSandboxState } = runtime.v1;
@@ -9,7 +10,7 @@ const namespace_options = { network: NamespaceMode.NODE, pid: NamespaceMode.POD 
 
 let daemon: Daemon;
 beforeAll(async () => {
-  daemon = await startDaemon({ network: false });
+  daemon = await startDaemon();
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod);
   const id = await daemon.run(podId, pod, ["sleep", "600"]);
@@ -79,4 +80,50 @@ test("it needs no rights: any user, no capability, and a TERM from within ends t
     return status!.state === PodSandboxState.SANDBOX_NOTREADY;
   });
   await daemon.removePod(podId);
+});
+
+// CRI's default for absent options is POD, the enum's zero value, for pods and containers alike.
+describe("namespace options that are absent, empty or given", () => {
+  const { POD, CONTAINER, NODE } = NamespaceMode;
+  const network = NODE;
+  type Options = { network: runtime.v1.NamespaceMode; pid?: runtime.v1.NamespaceMode };
+  const options: Record<string, Options | undefined> = {
+    absent: undefined,
+    empty: { network },
+    POD: { network, pid: POD },
+    CONTAINER: { network, pid: CONTAINER },
+    NODE: { network, pid: NODE },
+  };
+  const linux = (name: string) => ({ security_context: { namespace_options: options[name] } });
+  const pidNamespace = (pid: number | string) => readlinkSync(`/proc/${pid}/ns/pid`);
+
+  /** Of a pod and, in it, of containers by their options. */
+  test.each<[string, Record<string, string>]>([
+    ["absent", { absent: "pod", empty: "pod", POD: "pod", CONTAINER: "own", NODE: "node" }],
+    ["empty", { absent: "pod", empty: "pod", CONTAINER: "own" }],
+    ["POD", { absent: "pod", POD: "pod", NODE: "node" }],
+    ["CONTAINER", { absent: "own", CONTAINER: "own", POD: "refused", NODE: "node" }],
+    ["NODE", { absent: "node", empty: "node", POD: "node", CONTAINER: "own" }],
+  ])("a pod: %s, containers: %j", async (ofPod, containers) => {
+    const pod = { ...daemon.hostPodConfig(), linux: linux(ofPod) };
+    const podId = await daemon.runPod(pod);
+    const { info } = await daemon.client.PodSandboxStatus({ pod_sandbox_id: podId, verbose: true });
+    const { pid } = JSON.parse(info["info"]!) as { pid?: number };
+    const known = {
+      [pidNamespace("self")]: "node",
+      ...(pid ? { [pidNamespace(pid)]: "pod" } : {}),
+    };
+    for (const [own, expected] of Object.entries(containers)) {
+      const running = daemon.run(podId, pod, ["sleep", "600"], { linux: linux(own) });
+      if (expected === "refused") {
+        const { code, message } = await failure(running);
+        expect(`${code}: ${message}`).toMatch(/^FAILED_PRECONDITION: .*pid mode POD/);
+        continue;
+      }
+      const id = await running;
+      const seen = known[pidNamespace(await daemon.pidOf(id))] ?? "own";
+      expect(`${own}: ${seen}`).toBe(`${own}: ${expected}`);
+    }
+    await daemon.removePod(podId);
+  });
 });

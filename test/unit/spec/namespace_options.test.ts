@@ -2,7 +2,11 @@
 import { describe, expect, test } from "bun:test";
 import { runtime } from "../../../src/proto/messages.js";
 import type { NamespaceOption } from "../../../src/proto/types.ts";
-import { checkPodNamespaces, namespaceOptions } from "../../../src/spec/namespace_options.ts";
+import {
+  checkPodNamespaces,
+  containerPidMode,
+  namespaceOptions,
+} from "../../../src/spec/namespace_options.ts";
 import { codeAndMessage } from "../../spec/inputs.ts";
 
 const { POD, CONTAINER, NODE, TARGET } = runtime.v1.NamespaceMode;
@@ -16,12 +20,13 @@ const parsed = (namespace_options: NamespaceOption | null | undefined) =>
 describe("namespaceOptions()", () => {
   const defaults = { network: "pod", ipc: "pod", targetId: "", user: undefined };
 
-  test("has defaults for a config without options, and pid mode POD for empty ones", () => {
+  test("has the enum's defaults for a config without options, as for empty ones", () => {
     for (const config of [{}, { linux: null }, { linux: { security_context: null } }]) {
-      expect(namespaceOptions(config)).toMatchObject({ ...defaults, pid: undefined });
+      expect(namespaceOptions(config)).toMatchObject({ ...defaults, pid: "pod", isGiven: false });
     }
-    expect(parsed(null).pid).toBeUndefined();
-    expect(parsed({})).toMatchObject({ ...defaults, pid: "pod", hasUserOptions: false });
+    expect(parsed(null)).toMatchObject({ pid: "pod", isGiven: false });
+    const empty = { ...defaults, pid: "pod" as const, isGiven: true, hasUserOptions: false };
+    expect(parsed({})).toMatchObject(empty);
   });
 
   test.each<[NamespaceOption, object]>([
@@ -53,6 +58,35 @@ describe("namespaceOptions()", () => {
     expect(codeAndMessage(() => parsed({ userns_options: {} }))).toContain(
       "userns_options: uids has 0 mappings",
     );
+  });
+});
+
+describe("containerPidMode()", () => {
+  const config = (options: NamespaceOption | undefined) =>
+    options === undefined ? {} : { linux: { security_context: { namespace_options: options } } };
+  /** A pod of mode POD shares its namespace, unless an earlier build has made it without options. */
+  test.each<[NamespaceOption | undefined, boolean, NamespaceOption | undefined, string]>([
+    [undefined, true, undefined, "pod"],
+    [undefined, true, {}, "pod"],
+    [undefined, true, { pid: CONTAINER }, "container"],
+    [undefined, true, { pid: NODE }, "node"],
+    [{}, true, undefined, "pod"],
+    [{ pid: POD }, true, { network: NODE }, "pod"],
+    [{ pid: CONTAINER }, false, undefined, "container"],
+    [{ pid: CONTAINER }, false, { pid: CONTAINER }, "container"],
+    [{ pid: CONTAINER }, false, { pid: TARGET, target_id: "c1" }, "target"],
+    [{ pid: CONTAINER }, false, {}, "FAILED_PRECONDITION"],
+    [{ pid: NODE }, false, undefined, "node"],
+    [{ pid: NODE }, false, {}, "node"],
+    [{ pid: NODE }, false, { pid: CONTAINER }, "container"],
+    [undefined, false, undefined, "container"],
+    [undefined, false, { pid: CONTAINER }, "container"],
+    [undefined, false, {}, "FAILED_PRECONDITION"],
+  ])("in a pod of %j (with a shared namespace: %p), a container of %j: %s", (...row) => {
+    const [ofPod, hasShared, own, expected] = row;
+    const decide = () => containerPidMode(config(own), { config: config(ofPod), hasShared });
+    if (expected === "FAILED_PRECONDITION") expect(codeAndMessage(decide)).toStartWith(expected);
+    else expect(decide() as string).toBe(expected);
   });
 });
 

@@ -17,8 +17,13 @@ const image = { Entrypoint: null, Cmd: ["/sbin/init"] };
 const env = (entries: Record<string, string>) =>
   Object.entries(entries).map(([key, value]) => ({ key, value: Buffer.from(value) }));
 
-function decided(config: ContainerConfig, pod: PodSandboxConfig = {}): boolean {
-  return runsSystemd({ config: { metadata: { name: "main" }, ...config }, pod, image });
+function decided(
+  config: ContainerConfig,
+  pod: PodSandboxConfig = {},
+  hasSharedPid = false,
+): boolean {
+  const named = { metadata: { name: "main" }, ...config };
+  return runsSystemd({ config: named, pod, hasSharedPid, image });
 }
 
 function pidMode(pid: runtime.v1.NamespaceMode) {
@@ -77,9 +82,12 @@ describe("runsSystemd", () => {
 
   test("is false where the container is not the first process of its pid namespace", () => {
     const { NODE, POD, TARGET, CONTAINER } = NamespaceMode;
-    expect(decided(pidMode(CONTAINER), pidMode(POD))).toBeTrue();
-    for (const mode of [NODE, TARGET, POD]) expect(decided(pidMode(mode))).toBeFalse();
-    expect(decided({}, pidMode(POD))).toBeFalse();
+    expect(decided(pidMode(CONTAINER), pidMode(POD), true)).toBeTrue();
+    for (const mode of [NODE, TARGET, POD]) {
+      expect(decided(pidMode(mode), pidMode(POD), true)).toBeFalse();
+    }
+    expect(decided({}, {}, true)).toBeFalse();
+    expect(decided({}, pidMode(NODE))).toBeFalse();
   });
 });
 

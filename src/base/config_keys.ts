@@ -141,7 +141,8 @@ export const daemonKeys = {
   }),
   defaultUlimits: key("default-ulimits", k.ulimits, [], {
     live: true,
-    about: "resource limits of every container",
+    about:
+      "resource limits of every container; the soft limit of nofile is usually 1024 without it",
     also: ["default-ulimit"],
   }),
   nativeUmask: key("native.umask", k.meaning({ normal: 0o022, secure: 0o027 }), 0o022, {

@@ -31,6 +31,7 @@ import {
   prepareContainerInputs,
   sandboxInfo,
   targetPid,
+  withOpenFilesLimit,
 } from "./spec_inputs.ts";
 import type { MountedImages } from "./spec_inputs.ts";
 import { systemdRules, type SystemdRules } from "./systemd_containers.ts";
@@ -145,7 +146,8 @@ async function makeContainer(
     const plain = { container, spec: await specOf(context, container, parts) };
     const classed = await withAnnotatedClasses(context, sandbox, plain);
     const adjusted = await context.nri?.createContainer(sandbox, classed.container, classed.spec);
-    const { spec, container: changed } = adjusted ?? classed;
+    const { spec: decided, container: changed } = adjusted ?? classed;
+    const spec = withOpenFilesLimit(context, container, decided);
     await step("container-bundle", () =>
       writeFile(specFile(context, container.id), ociJson(spec), { mode: 0o600 }),
     );

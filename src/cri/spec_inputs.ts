@@ -14,9 +14,11 @@ import type {
   PodNamespaces,
   SandboxInfo,
 } from "../spec/spec_inputs.ts";
+import type { OciSpec } from "../spec/oci_types.ts";
 import { podSysctls } from "../spec/sysctls.ts";
 import type { Container } from "../state/container.ts";
 import { isInGuest, type Sandbox } from "../state/sandbox.ts";
+import { processLimit } from "../sys/process.ts";
 import { filesOfPod, stepSignal, type Call, type Context } from "./context.ts";
 import { requireTargetPid, targetIdOf } from "./preconditions.ts";
 import { labelFiles } from "./selinux.ts";
@@ -73,6 +75,27 @@ export function containerDefaults({ config }: Context): ContainerDefaults {
     deviceOwnership: config.deviceOwnershipFromSecurityContext,
     umask: config.nativeUmask,
   };
+}
+
+/**
+ * Adds the limit of open files to the final spec of a container, unless default-ulimits, the base spec or an NRI plugin
+ * has set one. The hard limit is the one of the process that starts containers: the monitor may be older than this
+ * daemon and have a lower one. A guest's processes have the limits of the guest.
+ */
+export function withOpenFilesLimit(
+  { monitor, host }: Pick<Context, "monitor" | "host">,
+  { runtimeKind }: Pick<Container, "runtimeKind">,
+  spec: OciSpec,
+): OciSpec {
+  const type = "RLIMIT_NOFILE";
+  const { rlimits = [] } = spec.process;
+  if (isInGuest({ runtimeKind }) || rlimits.some((rlimit) => rlimit.type === type)) return spec;
+  const limit = processLimit(monitor.pid ?? process.pid, "open files");
+  // The monitor has just ended, or the kernel has no limit.
+  if (limit === undefined || limit.hard === Infinity) return spec;
+  const soft = Math.min(host.openFilesSoft, limit.hard);
+  const own = { type, soft: BigInt(soft), hard: BigInt(limit.hard) };
+  return { ...spec, process: { ...spec.process, rlimits: [...rlimits, own] } };
 }
 
 /** The requested config, with daemon.json's settings for what it leaves open. */

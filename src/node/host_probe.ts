@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { capabilityNames } from "../spec/capabilities.ts";
 import type { HostInfo } from "../spec/spec_inputs.ts";
 import { kernelIsAtLeast } from "../sys/kernel_version.ts";
+import { ownSoftBeforeEngine } from "../sys/open_files_limit.ts";
 import { readMountTable, type MountEntry } from "../sys/mount_table.ts";
 import { absentControllers, type CgroupMounts } from "./cgroup.ts";
 
@@ -22,6 +23,7 @@ export function readHostInfo(
     swapLimit: hasSwapLimit(cgroups),
     capabilities: capabilityNames.filter((_name, bit) => (bounding >> BigInt(bit)) & 1n),
     oomScoreAdj: Number(readFileSync("/proc/self/oom_score_adj", "utf8")),
+    openFilesSoft: ownSoftBeforeEngine(),
     apparmor,
     idmappedLayers: kernelIsAtLeast(5, 19),
     selinux,

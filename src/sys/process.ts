@@ -247,14 +247,28 @@ export function memoryOf(pid: number): { resident: number; virtual: number } | u
   return { resident: residentKib * 1024, virtual: virtualKib * 1024 };
 }
 
-/** Returns a soft limit of a process by its name in /proc/PID/limits (proc(5)); undefined: none, or no such process. */
+/** Infinity: unlimited. */
+export type ProcessLimit = { soft: number; hard: number };
+
+/** Returns a limit of a process by its name in /proc/PID/limits (proc(5)); undefined: no such process. */
+export function processLimit(
+  pid: number,
+  name: "open files" | "realtime timeout",
+): ProcessLimit | undefined {
+  const limits = readKernelFile(`/proc/${pid}/limits`) ?? "";
+  const [, soft, hard] = new RegExp(`^Max ${name} +(\\w+) +(\\w+) `, "m").exec(limits) ?? [];
+  if (soft === undefined || hard === undefined) return undefined;
+  const valueOf = (text: string) => (text === "unlimited" ? Infinity : Number(text));
+  return { soft: valueOf(soft), hard: valueOf(hard) };
+}
+
+/** Returns a soft limit of a process; undefined: none, or no such process. */
 export function softLimit(
   pid: number,
   name: "open files" | "realtime timeout",
 ): number | undefined {
-  const limits = readKernelFile(`/proc/${pid}/limits`) ?? "";
-  const soft = new RegExp(`^Max ${name} +(\\d+) `, "m").exec(limits)?.[1];
-  return soft === undefined ? undefined : Number(soft);
+  const soft = processLimit(pid, name)?.soft;
+  return soft === Infinity ? undefined : soft;
 }
 
 /** SIGKILL and SIGSTOP, which a process of another pid namespace can always send. */

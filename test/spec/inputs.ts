@@ -17,6 +17,7 @@ export const host: HostInfo = {
   swapLimit: true,
   capabilities: capabilityNames,
   oomScoreAdj: -999,
+  openFilesSoft: 1_024,
   idmappedLayers: true,
   arch: "x64",
 };

@@ -15,7 +15,7 @@ import type { Context } from "./cri/context.ts";
 import { containerCommitted, sandboxCommitted } from "./cri/events.ts";
 import { ExitWaiters } from "./state/exit_waiters.ts";
 import { Instruments } from "./stats/instruments.ts";
-import { Health } from "./cri/health.ts";
+import { Health } from "./node/health.ts";
 import { PodHistory } from "./history/pod_history.ts";
 import { detectFeatures, openHandlers } from "./cri/runtime_handlers.ts";
 import { SingleFlight } from "./base/single_flight.ts";

@@ -15,12 +15,14 @@ import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
 import type { Config } from "./base/config.ts";
+import { outputsFolder } from "./monitor_client/exec_output.ts";
 import { CriError, errnoOf, messageOf } from "./base/errors.ts";
 import { jsonText, jsonValue } from "./base/json.ts";
 import { netnsPrefix } from "./node/namespaces.ts";
 import { podFilesFolder } from "./node/pod_files.ts";
 import { readTextIfExists, writeFileAtomic } from "./sys/file.ts";
 import { openLocked } from "./sys/path.ts";
+import { removeTree } from "./sys/remove_tree.ts";
 
 /** Marks a graph folder as isulad-ts's: holds its layout and its instance. */
 const markFile = "isulad-ts.json";
@@ -41,6 +43,7 @@ export async function claimFolders(config: Config, stack: AsyncDisposableStack):
   await refuseAlien(config.graph);
   stack.use(lockFolder(config.graph, "graph"));
   const instance = await claimGraph(config.graph);
+  await removeTree(outputsFolder(config.graph)); // of a daemon that was killed
   closeFolder(config.graph, "graph");
   closeFolder(config.state, "state");
   return instance;

@@ -27,7 +27,7 @@ import type { Tracing } from "../trace/tracing.ts";
 import type { Streams } from "../stream/streams.ts";
 import type { ExitWaiters } from "../state/exit_waiters.ts";
 import type { Instruments } from "../stats/instruments.ts";
-import type { Health } from "./health.ts";
+import type { Health } from "../node/health.ts";
 import type { NriEvents } from "./nri_events.ts";
 import type { PodHistory } from "../history/pod_history.ts";
 import type { SingleFlight } from "../base/single_flight.ts";

@@ -13,6 +13,7 @@ import { validateRequest } from "./request_validation.ts";
 import type { Call, Context } from "./context.ts";
 import { subjectOf, type FailureLog } from "./failure_log.ts";
 import { Encoded } from "./encoded_lists.ts";
+import { endSlices, sendSlices, SlicedResponse } from "../base/sliced_response.ts";
 import { isReadOnlyCall } from "../base/read_only_calls.ts";
 
 export type Method = {
@@ -41,11 +42,20 @@ type StreamCall = grpc.ServerWritableStream<Buffer, Buffer>;
 
 export function answerUnary(rpc: Rpc<Unary>): grpc.handleUnaryCall<Buffer, Buffer> {
   return (call, reply) => {
-    let response: Buffer;
+    let response: Buffer | undefined;
     const run: Run<Unary> = async (handler, request, signal) => {
-      response = encode(rpc, await handler(rpc.context, request, { signal }));
+      const answered = await handler(rpc.context, request, { signal });
+      if (answered instanceof SlicedResponse) {
+        await using sliced = answered;
+        checkSize(rpc, sliced.bytes);
+        await sendSlices(call, sliced, signal);
+      } else response = encode(rpc, answered);
     };
-    const send: End = (failed) => (failed === undefined ? reply(null, response) : reply(failed));
+    const send: End = (failed) => {
+      if (failed !== undefined) reply(failed);
+      else if (response === undefined) endSlices(call);
+      else reply(null, response);
+    };
     answer(rpc, call, run).then((status) => end(rpc, status, send), abandon(rpc, send));
   };
 }
@@ -134,12 +144,19 @@ function decode({ name, method }: Rpc<unknown>, bytes: Buffer): object {
   }
 }
 
-function encode({ context, name, method }: Rpc<unknown>, message: object): Buffer {
+function encode(rpc: Rpc<unknown>, message: object): Buffer {
+  const { response } = rpc.method;
   const bytes =
-    message instanceof Encoded ? message.bytes : encodeMessage(method.response, message as never);
+    message instanceof Encoded ? message.bytes : encodeMessage(response, message as never);
+  checkSize(rpc, bytes.length);
+  return bytes;
+}
+
+/** @throws CriError RESOURCE_EXHAUSTED for a response that is too large. */
+function checkSize({ context, name }: Rpc<unknown>, bytes: number): void {
   const { maxSendBytes } = context.config;
-  if (bytes.length <= maxSendBytes) return bytes;
-  const why = `the response of ${name} has ${bytes.length} bytes, over the ${maxSendBytes} of max-send-message-size`;
+  if (bytes <= maxSendBytes) return;
+  const why = `the response of ${name} has ${bytes} bytes, over the ${maxSendBytes} of max-send-message-size`;
   throw new CriError("RESOURCE_EXHAUSTED", `${why}: use a filter, or the Stream call`);
 }
 

@@ -5,7 +5,7 @@ import { grpc as messages } from "../proto/messages.js";
 import type { HealthCheckRequest, HealthCheckResponse } from "../proto/health_types.ts";
 import type { HttpAnswer } from "../stats/metrics_server.ts";
 import type { Call, Context } from "./context.ts";
-import { textOf, type Problem } from "./health.ts";
+import { textOf, type Problem } from "../node/health.ts";
 import { networkCondition } from "./network_condition.ts";
 
 const { ServingStatus } = messages.health.v1;

@@ -5,7 +5,7 @@ import { jsonText } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import type { Context } from "./context.ts";
-import { textOf, type Problem } from "./health.ts";
+import { textOf, type Problem } from "../node/health.ts";
 import { handlersInfo } from "./handler_info.ts";
 import { networkCondition } from "./network_condition.ts";
 import { cidrsOf } from "./request_validation.ts";

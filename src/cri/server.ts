@@ -16,6 +16,7 @@ import { containerdVersion, getContainer, getTask, listAllContainers } from "./c
 import { createContainer } from "./container_create.ts";
 import { startContainer } from "./container_start.ts";
 import { getContainerEvents } from "./events.ts";
+import { execSync } from "./exec_sync.ts";
 import { FailureLog } from "./failure_log.ts";
 import { containerStatus, listContainers, streamContainers } from "./container_status.ts";
 import { updateContainerResources } from "./container_update.ts";
@@ -30,6 +31,7 @@ import { listPodSandbox, podSandboxStatus, streamPodSandboxes } from "./sandbox_
 import { abandonNetwork, removePodSandbox, stopPodSandbox } from "./sandbox_stop.ts";
 import { runPodSandbox } from "./sandbox_run.ts";
 import { updatePodSandboxResources } from "./sandbox_update.ts";
+import type { SlicedResponse } from "../base/sliced_response.ts";
 import * as stats from "./stats.ts";
 import * as stream from "./stream.ts";
 
@@ -37,7 +39,7 @@ type Methods = Record<string, Method>;
 type Services = typeof RuntimeService & typeof ImageService & typeof NodeService;
 type Request<Name extends keyof Services> = ReturnType<Services[Name]["request"]["decode"]>;
 type Response<Name extends keyof Services> = Parameters<Services[Name]["response"]["encode"]>[0];
-type Answer<Name extends keyof Services> = Response<Name> | Encoded;
+type Answer<Name extends keyof Services> = Response<Name> | Encoded | SlicedResponse;
 type Args<Name extends keyof Services> = [context: Context, request: Request<Name>, call: Call];
 
 /** CheckpointPod and RestorePod have no handler and return UNIMPLEMENTED. */
@@ -79,7 +81,7 @@ const handlers: Handlers = {
   CheckpointContainer: container.checkpointContainer,
   GetContainerEvents: getContainerEvents,
   ReopenContainerLog: container.reopenContainerLog,
-  ExecSync: container.execSync,
+  ExecSync: execSync,
   Exec: stream.exec,
   Attach: stream.attach,
   PortForward: stream.portForward,

@@ -5,9 +5,9 @@
 // keep the output open, are left to a log thread. On most nodes it never starts, which saves 4 MB, and a probe
 // costs no message between threads.
 import { setTimeout as sleep } from "node:timers/promises";
-import { Capture } from "../monitor_log/capture.ts";
+import { Capture, type Captured } from "../monitor_log/capture.ts";
 import { Descriptor, hasHungUp, unreadBytes } from "../sys/descriptor.ts";
-import type { CaptureRequest, Captured, DrainLimit, LogWorkers } from "./log_workers.ts";
+import type { CaptureRequest, DrainLimit, LogWorkers } from "./log_workers.ts";
 
 /** Interval of looks at the pipes: a program that has filled one waits this long for its reader. */
 const lookMs = 20;
@@ -16,7 +16,8 @@ const bytesMax = 16 << 10;
 // One exec in some hundred ends a moment before all holders of its pipes have closed them: longest wait, and step.
 const [closingMs, closingStepMs] = [100, 5];
 
-type Short = { stdout: Descriptor; stderr: Descriptor; maxBytes: number; startedMs: number };
+type Streams = { stdout: Descriptor; stderr: Descriptor };
+type Short = Streams & Pick<CaptureRequest, "maxBytes" | "file"> & { startedMs: number };
 
 export class Captures {
   readonly #workers: Pick<LogWorkers, "capture" | "collect">;
@@ -31,11 +32,12 @@ export class Captures {
   }
 
   /** Captures an exec's output, up to maxBytes, until it is collected; owns the descriptors from here on. */
-  capture({ id, stdout, stderr, maxBytes }: CaptureRequest): void {
+  capture({ id, stdout, stderr, maxBytes, file }: CaptureRequest): void {
     this.#short.set(id, {
       stdout: Descriptor.adopt(stdout),
       stderr: Descriptor.adopt(stderr),
       maxBytes,
+      file,
       startedMs: performance.now(),
     });
     this.#timer ??= setInterval(() => this.#look(), lookMs);
@@ -68,13 +70,13 @@ export class Captures {
     this.#workers.capture({ id, ...this.#take(id, short) });
   }
 
-  #take(id: string, { stdout, stderr, maxBytes }: Short): Omit<CaptureRequest, "id"> {
+  #take(id: string, { stdout, stderr, maxBytes, file }: Short): Omit<CaptureRequest, "id"> {
     this.#short.delete(id);
     if (this.#short.size === 0) {
       clearInterval(this.#timer);
       this.#timer = undefined;
     }
-    return { stdout: stdout.release(), stderr: stderr.release(), maxBytes };
+    return { stdout: stdout.release(), stderr: stderr.release(), maxBytes, file };
   }
 }
 

@@ -144,16 +144,18 @@ export class Execs {
     const id = `exec-${request.key}`;
     const starter = await this.#starterFor(container);
     using captured = starter.openCaptured(request);
-    this.#captures.capture({ id, ...captured.readers, maxBytes: request.maxOutputBytes });
+    const { maxOutputBytes: maxBytes, outputFile: file } = request;
+    this.#captures.capture({ id, ...captured.readers, maxBytes, file });
     const running = this.#runCaptured(container, request, { starter, captured, cancelled });
     // The output is collected even if the exec fails: otherwise its streams would stay open.
     const [ran] = await Promise.allSettled([running]);
     const limit = { isCopied: starter.isCopied, drainMs: request.drainMs };
-    const { stdout, stderr } = await this.#captures.collect(id, limit);
-    if (ran.status === "rejected") throw ran.reason;
+    const { stdout, stderr, inFile, cut } = await this.#captures.collect(id, limit);
+    if (ran.status === "rejected") throw ran.reason; // the caller removes the file
     const { started, ...result } = ran.value;
     await started?.close?.();
-    return { result: { ...result, stdoutBytes: stdout.length }, stdout, stderr };
+    const stdoutBytes = inFile?.stdoutBytes ?? stdout.length;
+    return { result: { ...result, stdoutBytes, inFile, cut }, stdout, stderr };
   }
 
   async #runCaptured(

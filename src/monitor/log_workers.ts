@@ -1,9 +1,10 @@
 // Starts the log threads (monitor_log/log_worker.ts) and sends them numbered requests, each with a wake-up
 // from epoll.
 //
-// Decision: one thread for each file system with logs, and one for everything that writes no file (long execs,
-// containers without a log), each started when it is first needed, and ended after a minute without work. A disk that
-// stalls then blocks only the containers whose logs lie on it. A node usually has one such disk; a thread takes 5 MB.
+// Decision: one thread for each file system with logs, one for long execs, whose output may wait in a file, and one for
+// everything that writes no file (containers without a log), each started when it is first needed, and ended after a
+// minute without work. A disk that stalls then blocks only the containers whose logs lie on it, or long execs. A node
+// usually has one such disk; a thread takes 5 MB.
 // The thread of a container's log reads the container's memory counters, too: while its disk stalls, the pod's counters
 // give the same answer (node/oom.ts).
 import { dirname } from "node:path";
@@ -16,11 +17,11 @@ import { eventfd, signalEventfd, type Descriptor, type Released } from "../sys/d
 import { diskOf } from "../sys/disk.ts";
 import { MountTable } from "../sys/mount_table.ts";
 import { startWorker } from "../sys/worker.ts";
+import type { Captured } from "../monitor_log/capture.ts";
 import type { LogRequest, WorkerBody, WorkerReply } from "../monitor_log/log_worker.ts";
 
 type NewLog = Omit<LogRequest, "op" | "resumed">;
 export type CaptureRequest = Omit<Extract<WorkerBody, { op: "capture" }>, "op">;
-export type Captured = { stdout: Uint8Array; stderr: Uint8Array };
 /** isCopied: a shim copies the output, and closes the streams at its end; drainMs: limit for the rest of it. */
 export type DrainLimit = { isCopied: boolean; drainMs?: number | undefined };
 
@@ -33,6 +34,9 @@ type Limits = { startMs: number; answerMs: number };
 const usual: Limits = { startMs: 30_000, answerMs: 10_000 };
 /** A pause writes only the rest of terminals' output. */
 const pausing: Limits = { startMs: 2_000, answerMs: 2_000 };
+
+/** In place of a device: the thread that captures the output of long execs. */
+const execThread = "execs";
 
 export class LogWorkers {
   /** Keyed by device. */
@@ -61,7 +65,7 @@ export class LogWorkers {
     this.#mounts = mounts;
   }
 
-  /** device: of the file system with its logs; "": it writes no file. waiting: requests without an answer. */
+  /** device: of the file system with its logs; "": it writes no file; "execs". waiting: requests without an answer. */
   get threads(): { device: string; logs: number; waiting: number }[] {
     const logsOf = (thread: LogWorker) => this.#logs.values().filter((one) => one === thread);
     return [...this.#threads.values()].map((thread) => {
@@ -142,17 +146,18 @@ export class LogWorkers {
 
   /** Captures the output of an exec until it is collected. */
   capture(request: CaptureRequest): void {
-    this.#use("", `exec ${request.id}`)
+    this.#use(execThread, `exec ${request.id}`)
       .request({ op: "capture", ...request })
       .catch(this.#onFailure);
   }
 
   /** Returns the captured output of an exec that has exited. */
   async collect(id: string, limit: DrainLimit): Promise<Captured> {
-    const thread = this.#thread("");
+    const thread = this.#thread(execThread);
     try {
-      const { stdout, stderr } = await thread.request({ op: "collect", id, ...limit });
-      return { stdout: stdout!, stderr: stderr! };
+      const reply = await thread.request({ op: "collect", id, ...limit });
+      const { stdout, stderr, inFile, cut } = reply;
+      return { stdout: stdout!, stderr: stderr!, inFile, cut };
     } finally {
       this.#forget(`exec ${id}`, thread);
     }

@@ -1,6 +1,7 @@
 // Runs the monitor: one process per node, subreaper and parent of every container, which outlives the daemon.
 // This file has its main loop: the socket, SIGCHLD, and the conditions for its end.
 import { EventEmitter } from "node:events";
+import { rmSync } from "node:fs";
 import type { Socket } from "node:net";
 import { join } from "node:path";
 import { beginCall, endActivity, within } from "../base/activity.ts";
@@ -315,9 +316,12 @@ function running(parts: Parts, id: string): RunRecord {
   throw new CriError("FAILED_PRECONDITION", `container ${id} is not running`);
 }
 
-async function exec(parts: Parts, request: Calls["exec"][0]): Promise<Answer<Calls["exec"][1]>> {
+async function exec(parts: Caller, request: Calls["exec"][0]): Promise<Answer<Calls["exec"][1]>> {
   const container = running(parts, request.id);
   const { result, stdout, stderr } = await parts.execs.run(container, request);
+  // Nobody else removes the file of a daemon that has ended.
+  if (parts.gone.aborted && result.inFile !== undefined)
+    rmSync(request.outputFile!, { force: true });
   return { result, body: [stdout, stderr] };
 }
 

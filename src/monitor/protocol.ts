@@ -4,9 +4,10 @@ import type { Socket } from "node:net";
 import { join } from "node:path";
 import { CriError, type ErrorCode } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
+import type { InFile } from "../monitor_log/capture.ts";
 import type { ExitRecord, RunRecord, StartRequest } from "./record_schemas.ts";
 
-export type { ExitRecord, StartRequest };
+export type { ExitRecord, InFile, StartRequest };
 
 /** The exec of a process in the container `id`. */
 export type ExecSubject = {
@@ -24,6 +25,8 @@ export type ExecRequest = ExecSubject & {
   maxOutputBytes: number;
   /** Limit, after its exit, for output of children that keep its streams open; older daemons do not send it. */
   drainMs?: number;
+  /** Where the monitor may leave output that is too large for memory; older daemons do not send it. */
+  outputFile?: string;
 };
 
 /** An exec whose streams are FIFOs of the daemon, or a terminal. */
@@ -57,7 +60,15 @@ export type Started = Pick<RunRecord, "pid" | "startedAtNs">;
 export type ExecProcess = { pid: number; pidStartTime: string };
 /** key: absent in requests of older daemons; needed where a shim runs the container. */
 export type EndExecRequest = { id: string; key?: string } & ExecProcess;
-export type ExecResult = { exitCode: number; stdoutBytes: number; timedOut: boolean };
+export type ExecResult = {
+  exitCode: number;
+  stdoutBytes: number;
+  timedOut: boolean;
+  /** The body is empty, and the request's outputFile has the output, which the caller removes. */
+  inFile?: InFile | undefined;
+  /** Why some output was not kept. */
+  cut?: string | undefined;
+};
 /** How long the OCI runtime took, in milliseconds. */
 export type RuntimeTimes = { create?: number; start?: number };
 /** What the monitor is doing, for a dump that people read: it may change with every build. */

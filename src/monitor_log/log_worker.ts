@@ -9,10 +9,11 @@ import { MemoryCounts } from "../node/memory_events.ts";
 import { Descriptor, drainEventfd, type Released } from "../sys/descriptor.ts";
 import { EPOLLET, EPOLLOUT, EPOLLPRI } from "../sys/epoll.ts";
 import { collectGarbage } from "../sys/memory.ts";
-import { Capture } from "./capture.ts";
+import { Capture, type Captured } from "./capture.ts";
 import { closeCopy, ContainerLog, type LogFormat, type LogStreams } from "./container_log.ts";
 import { Inputs, type Input } from "./inputs.ts";
 import { LogRetries } from "./log_retries.ts";
+import { OutputFile } from "./output_file.ts";
 import { Sink } from "./tap.ts";
 
 export type LogRequest = { op: "log"; id: string; path: string; resumed: boolean } & LogStreams &
@@ -24,7 +25,15 @@ export type LogRequest = { op: "log"; id: string; path: string; resumed: boolean
  */
 export type WorkerBody =
   | LogRequest
-  | { op: "capture"; id: string; stdout: Released; stderr: Released; maxBytes: number }
+  /** file: for output that is too large for memory; undefined: all of it is kept in memory. */
+  | {
+      op: "capture";
+      id: string;
+      stdout: Released;
+      stderr: Released;
+      maxBytes: number;
+      file?: string | undefined;
+    }
   | { op: "attach"; id: string; stdout: string; stderr: string }
   | { op: "reopen"; id: string }
   | { op: "end"; id: string; isCopied: boolean }
@@ -43,9 +52,7 @@ export type WorkerReply = {
   seq: number;
   error?: { code: ErrorCode; message: string };
   lostBytes?: number;
-  stdout?: Uint8Array;
-  stderr?: Uint8Array;
-};
+} & Partial<Captured>;
 /** copiedUntil: the limit for a shim to copy the rest. Both by performance.now(). */
 type End = { seq: number; deadline: number; copiedUntil: number };
 
@@ -194,7 +201,8 @@ function handle(request: WorkerRequest): void {
       attach(request);
       return reply({ seq });
     case "capture": {
-      const capture = new Capture(request, request.maxBytes);
+      const file = request.file === undefined ? undefined : new OutputFile(request.file);
+      const capture = new Capture(request, request.maxBytes, file);
       captures.set(request.id, { capture });
       for (const input of capture.inputs) inputs.add(input);
       return reply({ seq });

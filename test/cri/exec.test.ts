@@ -4,6 +4,7 @@ import { existsSync, readdirSync, readFileSync, renameSync, writeFileSync } from
 import { dirname, join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import { kernelFigure, readKernelFile, writeKernelFile } from "../../src/sys/file.ts";
 import { failure, until } from "../expect.ts";
 import { gate, openGate } from "../gate.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
@@ -20,6 +21,13 @@ beforeAll(async () => {
   id = await daemon.run(podId, pod, ["sleep", "600"]);
 });
 afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+/** The most memory that a process has had since this was last called. */
+function peakKib(pid: number): number {
+  const peak = kernelFigure(readKernelFile(`/proc/${pid}/status`), "VmHWM");
+  writeKernelFile(`/proc/${pid}/clear_refs`, "5"); // begins again with what it has now
+  return peak!;
+}
 
 describe("ExecSync", () => {
   test("returns both streams and the exit code", async () => {
@@ -90,6 +98,19 @@ describe("ExecSync", () => {
     const cmd = ["sh", "-c", `head -c ${out} /dev/zero; head -c ${err} /dev/zero >&2`];
     const response = await daemon.client.ExecSync({ container_id: id, cmd, timeout: toLong(60) });
     expect([response.stdout.length, response.stderr.length]).toEqual([out, err]);
+  });
+
+  test("six outputs of 16 MiB at once take little memory, and leave no file", async () => {
+    const peaks = () => [daemon.pid, ...daemon.monitors()].map(peakKib);
+    const before = peaks();
+    const cmd = ["sh", "-c", "head -c 16777000 /dev/zero"];
+    const request = { container_id: id, cmd, timeout: toLong(60) };
+    const calls = Array.from({ length: 6 }, () => daemon.client.ExecSync(request));
+    const outputs = await Promise.all(calls);
+    const grown = peaks().reduce((sum, kib, index) => sum + kib - before[index]!, 0);
+    expect(outputs.map(({ stdout }) => stdout.length)).toEqual(outputs.map(() => 16_777_000));
+    expect(grown).toBeLessThan(40 << 10);
+    expect(readdirSync(join(daemon.dir, "graph/outputs"))).toEqual([]);
   });
 
   test("a background process that keeps stdout open does not block the call", async () => {

@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { CriError } from "../../../src/base/errors.ts";
 import { createLog } from "../../../src/base/log.ts";
 import type { Context } from "../../../src/cri/context.ts";
-import { Health } from "../../../src/cri/health.ts";
+import { Health } from "../../../src/node/health.ts";
 import { healthCheck, healthWatch, readiness } from "../../../src/cri/health_service.ts";
 import { status } from "../../../src/cri/runtime.ts";
 import { grpc } from "../../../src/proto/messages.js";

@@ -1,4 +1,5 @@
 // Defines the streams between a client and a command, independent of the protocol that carries them.
+import { setTimeout as sleep } from "node:timers/promises";
 import { jsonText, jsonValue } from "../base/json.ts";
 
 /** The streams requested in Exec or Attach. */
@@ -55,18 +56,53 @@ export function statusText(outcome: Outcome): string {
 const sizeMax = 65_535;
 const messageBytesMax = 1024;
 
-/** Parses {"Width":80,"Height":24}{…}… from chunks; ignores anything else. */
-export class SizeReader {
-  #pending = "";
+/** Between two changes of size: programs draw anew at each. */
+const sizeRestMs = 20;
 
-  *push(bytes: Buffer): Generator<Size> {
-    this.#pending += bytes.toString("latin1");
-    for (let end = this.#pending.indexOf("}"); end !== -1; end = this.#pending.indexOf("}")) {
-      const size = sizeOf(this.#pending.slice(0, end + 1));
-      this.#pending = this.#pending.slice(end + 1);
-      if (size !== undefined) yield size;
-    }
+/**
+ * Parses {"Width":80,"Height":24}{…}… from chunks, and passes on the newest size: those that come while another is
+ * being set are skipped. Ignores anything else.
+ */
+export class NewestSize {
+  #pending = "";
+  #size: Size | undefined;
+  #ended = false;
+  #consumer: PromiseWithResolvers<void> | undefined;
+
+  push(bytes: Buffer): void {
+    if (this.#ended) return;
+    const text = this.#pending + bytes.toString("latin1");
+    const end = text.lastIndexOf("}") + 1;
+    this.#pending = text.slice(end);
     if (this.#pending.length > messageBytesMax) this.#pending = "";
+    const begin = text.lastIndexOf("{", end - 1);
+    if (end === 0 || begin === -1) return;
+    const size = sizeOf(text.slice(begin, text.indexOf("}", begin) + 1));
+    if (size === undefined) return;
+    this.#size = size;
+    this.#consumer?.resolve();
+  }
+
+  end(): void {
+    this.#ended = true;
+    this.#consumer?.resolve();
+  }
+
+  /** For one consumer. */
+  async *sizes(): AsyncGenerator<Size> {
+    for (;;) {
+      const size = this.#size;
+      this.#size = undefined;
+      if (size !== undefined) {
+        yield size;
+        await sleep(sizeRestMs);
+      } else if (this.#ended) {
+        return;
+      } else {
+        this.#consumer = Promise.withResolvers();
+        await this.#consumer.promise;
+      }
+    }
   }
 }
 

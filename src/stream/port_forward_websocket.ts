@@ -4,6 +4,7 @@
 // ends.
 import type { Wire } from "../sys/byte_stream.ts";
 import { ChunkQueue } from "../sys/chunk_queue.ts";
+import { FramePace } from "../sys/frame_pace.ts";
 import { closeNormal, WebSocketConnection } from "../sys/websocket.ts";
 import { ChannelMessages } from "./channel_messages.ts";
 import { forward, type ForwardClient, type ForwardTarget } from "./port_forward.ts";
@@ -46,10 +47,13 @@ function littleEndian(port: number): Buffer {
 }
 
 async function receive(messages: ChannelMessages, inboxes: ChunkQueue[]): Promise<void> {
+  const pace = new FramePace();
   try {
     for await (const { channel, bytes } of messages.pieces()) {
       // Error channels are one-way, others unknown: their input is ignored.
-      if (channel % 2 === 0) await inboxes[channel / 2]?.put(bytes);
+      const inbox = channel % 2 === 0 ? inboxes[channel / 2] : undefined;
+      if (inbox?.takes !== true && pace.isSpent()) await pace.rest();
+      await inbox?.put(bytes);
     }
   } finally {
     for (const inbox of inboxes) inbox.end();

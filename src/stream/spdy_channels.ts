@@ -1,9 +1,10 @@
 // Carries a command's streams over SPDY (channel.k8s.io, v2 to v4): the client opens each in any order, named
 // by a header.
 import { afterGrace, untilAborted } from "../base/abort.ts";
+import { FramePace } from "../sys/frame_pace.ts";
 import { SpdySession, type SpdyStream } from "../sys/spdy.ts";
 import type { Wire } from "../sys/byte_stream.ts";
-import { SizeReader, statusJson, statusText } from "./channels.ts";
+import { NewestSize, statusJson, statusText } from "./channels.ts";
 import type { Channels, WantedStreams } from "./channels.ts";
 
 /** In order of preference. */
@@ -68,7 +69,7 @@ function discardAll(opened: Opened): void {
 function channelsOf(session: SpdySession, opened: Opened, protocol: string): Channels {
   return {
     stdin: chunksOf(opened.get("stdin")),
-    resizes: sizesOf(opened.get("resize")),
+    resizes: sizesOf(opened.get("resize")).sizes(),
     write: async (stream, bytes) => opened.get(stream)?.write(bytes),
     finish: async (outcome) => {
       const error = opened.get("error")!;
@@ -86,7 +87,17 @@ async function* chunksOf(stream: SpdyStream | undefined): AsyncGenerator<Buffer>
   if (stream !== undefined) yield* stream.chunks();
 }
 
-async function* sizesOf(stream: SpdyStream | undefined) {
-  const reader = new SizeReader();
-  for await (const chunk of chunksOf(stream)) yield* reader.push(chunk);
+/** Reads all sizes as they come: they must not hold up the other streams. */
+function sizesOf(stream: SpdyStream | undefined): NewestSize {
+  const newest = new NewestSize();
+  const read = async () => {
+    const pace = new FramePace();
+    for await (const chunk of chunksOf(stream)) {
+      if (pace.isSpent()) await pace.rest();
+      newest.push(chunk);
+    }
+    newest.end();
+  };
+  read().catch(() => {}); // a queue does not fail
+  return newest;
 }

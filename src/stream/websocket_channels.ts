@@ -2,11 +2,12 @@
 // k8s.io/cri-streaming/pkg/streaming/remotecommand, and v5 of API servers.
 import type { Wire } from "../sys/byte_stream.ts";
 import { ChunkQueue } from "../sys/chunk_queue.ts";
+import { FramePace } from "../sys/frame_pace.ts";
 import { channel } from "../sys/remote_command.ts";
 import { closeNormal, WebSocketConnection } from "../sys/websocket.ts";
 import { ChannelMessages } from "./channel_messages.ts";
-import { SizeReader, statusJson, statusText } from "./channels.ts";
-import type { Channels, Outcome, Size, WantedStreams } from "./channels.ts";
+import { NewestSize, statusJson, statusText } from "./channels.ts";
+import type { Channels, Outcome, WantedStreams } from "./channels.ts";
 
 /** In order of preference; "": the client names none. */
 export const websocketProtocols = [
@@ -25,15 +26,15 @@ export async function websocketChannels(
   protocol: string,
 ): Promise<{ channels: Channels; ended: Promise<void> }> {
   const messages = new ChannelMessages(new WebSocketConnection(wire, "server"), protocol);
-  const [stdin, resizes] = [new ChunkQueue(), new ChunkQueue()];
+  const [stdin, resizes] = [new ChunkQueue(), new NewestSize()];
   if (!wanted.stdin) stdin.discard();
-  if (!wanted.tty) resizes.discard();
+  if (!wanted.tty) resizes.end();
   const ended = receive(messages, { stdin, resizes, halfClose: protocol.startsWith("v5") });
   ended.catch(() => {});
   const [first = "error"] = (["stdout", "stderr"] as const).filter((stream) => wanted[stream]);
   const channels: Channels = {
     stdin: stdin.chunks(),
-    resizes: sizes(resizes),
+    resizes: resizes.sizes(),
     write: async (stream, bytes) => {
       if (wanted[stream] && bytes.length > 0) await messages.send(channel[stream], bytes);
     },
@@ -44,7 +45,7 @@ export async function websocketChannels(
     },
     [Symbol.dispose]: () => {
       stdin.discard();
-      resizes.discard();
+      resizes.end();
     },
   };
   using undo = new DisposableStack();
@@ -63,12 +64,15 @@ function statusOf(outcome: Outcome, protocol: string): Buffer {
 
 async function receive(
   messages: ChannelMessages,
-  to: { stdin: ChunkQueue; resizes: ChunkQueue; halfClose: boolean },
+  to: { stdin: ChunkQueue; resizes: NewestSize; halfClose: boolean },
 ): Promise<void> {
+  const pace = new FramePace();
   try {
     for await (const { channel: number, bytes } of messages.pieces()) {
+      const isTaken = number === channel.stdin && to.stdin.takes;
+      if (!isTaken && pace.isSpent()) await pace.rest();
       if (number === channel.stdin) await to.stdin.put(bytes);
-      else if (number === channel.resize) await to.resizes.put(bytes);
+      else if (number === channel.resize) to.resizes.push(bytes);
       else if (number === channel.close && to.halfClose && bytes[0] === channel.stdin)
         to.stdin.end();
     }
@@ -76,9 +80,4 @@ async function receive(
     to.stdin.end();
     to.resizes.end();
   }
-}
-
-async function* sizes(queue: ChunkQueue): AsyncGenerator<Size> {
-  const reader = new SizeReader();
-  for await (const chunk of queue.chunks()) yield* reader.push(chunk);
 }

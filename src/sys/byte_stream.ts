@@ -1,6 +1,8 @@
 // Turns a descriptor (socket, FIFO, terminal) into a byte stream with backpressure both ways: it reads only
-// on request, and a write ends when the kernel has taken all bytes.
+// on request, and a write ends when the kernel has taken all bytes. Reads give way to other calls: a peer may always
+// have more.
 import { errnoOf } from "../base/errors.ts";
+import { PeerTurn } from "../base/time_slices.ts";
 import { readNow, writeNow, type Descriptor } from "./descriptor.ts";
 import { shutdownWrite } from "./tcp.ts";
 import type { Poller } from "./poller.ts";
@@ -17,10 +19,13 @@ export type Wire = {
 const chunkBytes = 64 << 10;
 /** Smaller reads are copied, so that they do not keep a whole chunk in memory. */
 const smallBytes = 16 << 10;
+/** The next chunk of whichever stream has input first: streams that wait hold none. */
+let spare: Buffer | undefined;
 
 export class ByteStream implements Wire, Disposable {
   readonly descriptor: Descriptor;
   readonly #poller: Poller;
+  readonly #turn = new PeerTurn();
   #lastActive = performance.now();
   #sending: Promise<void> = Promise.resolve();
 
@@ -42,6 +47,7 @@ export class ByteStream implements Wire, Disposable {
   /** Returns the number of bytes read; 0 at the end, also after a reset. */
   async read(buffer: Uint8Array): Promise<number> {
     while (!this.closed) {
+      if (this.#turn.isOver) await this.#turn.next();
       const count = this.readNow(buffer);
       if (count >= 0) return count;
       await this.readable();
@@ -68,16 +74,23 @@ export class ByteStream implements Wire, Disposable {
   }
 
   async *chunks(): AsyncIterable<Buffer> {
-    for (let buffer = Buffer.allocUnsafeSlow(chunkBytes); ;) {
-      const count = await this.read(buffer);
-      if (count === 0) return;
-      if (count < smallBytes) {
-        yield Buffer.from(buffer.subarray(0, count));
-      } else {
-        yield buffer.subarray(0, count);
-        buffer = Buffer.allocUnsafeSlow(chunkBytes);
-      }
+    while (!this.closed) {
+      if (this.#turn.isOver) await this.#turn.next();
+      const chunk = this.#chunkNow();
+      if (chunk === undefined) await this.readable();
+      else if (chunk.length > 0) yield chunk;
+      else return;
     }
+  }
+
+  /** undefined: there is no input now; empty: the end. */
+  #chunkNow(): Buffer | undefined {
+    const buffer = (spare ??= Buffer.allocUnsafeSlow(chunkBytes));
+    const count = this.readNow(buffer);
+    if (count < 0) return undefined;
+    if (count < smallBytes) return Buffer.from(buffer.subarray(0, count));
+    spare = undefined;
+    return buffer.subarray(0, count);
   }
 
   send(...parts: Uint8Array[]): Promise<void> {

@@ -2,6 +2,10 @@
 // from either side releases both: neither waits for one that has gone.
 
 const queueBytes = 256 << 10;
+/** Smaller chunks are copied: each is often a part of a large buffer, which it would keep in memory. */
+const smallBytes = 16 << 10;
+/** What a chunk counts at least: about what the smallest takes in memory. */
+const costMin = 256;
 
 export class ChunkQueue {
   #chunks: Buffer[] = [];
@@ -11,11 +15,16 @@ export class ChunkQueue {
   #consumer: PromiseWithResolvers<void> | undefined;
   #room: PromiseWithResolvers<void> | undefined;
 
+  /** False when the queue has ended or is discarded: chunks are dropped. */
+  get takes(): boolean {
+    return !this.#ended && !this.#discarding;
+  }
+
   /** Resolves when there is room for more, or the queue has ended or is discarded. */
   async put(chunk: Buffer): Promise<void> {
-    if (this.#ended || this.#discarding || chunk.length === 0) return;
-    this.#chunks.push(chunk);
-    this.#bytes += chunk.length;
+    if (!this.takes || chunk.length === 0) return;
+    this.#chunks.push(chunk.length < smallBytes ? copyOf(chunk) : chunk);
+    this.#bytes += costOf(chunk);
     this.#consumer?.resolve();
     if (this.#bytes < queueBytes) return;
     this.#room ??= Promise.withResolvers();
@@ -44,7 +53,7 @@ export class ChunkQueue {
       for (;;) {
         const chunk = this.#chunks.shift();
         if (chunk !== undefined) {
-          this.#makeRoom(chunk.length);
+          this.#makeRoom(costOf(chunk));
           yield chunk;
         } else if (this.#ended || this.#discarding) {
           return;
@@ -67,4 +76,15 @@ export class ChunkQueue {
     this.#room?.resolve();
     this.#room = undefined;
   }
+}
+
+function costOf({ length }: Buffer): number {
+  return Math.max(length, costMin);
+}
+
+/** Not from node's pool, of which one chunk could keep 8 KiB. */
+function copyOf(chunk: Buffer): Buffer {
+  const copy = Buffer.allocUnsafeSlow(chunk.length);
+  chunk.copy(copy);
+  return copy;
 }

@@ -1,5 +1,4 @@
 // Ends a connection so that its peer gets all that was sent to it.
-import { setImmediate as nextTurn } from "node:timers/promises";
 import type { ByteStream } from "./byte_stream.ts";
 import { unsentBytes } from "./descriptor.ts";
 
@@ -31,5 +30,5 @@ export async function linger(stream: ByteStream, stuckMs?: number): Promise<void
   const buffer = new Uint8Array(16 << 10);
   const left = () => (stream.closed ? 0 : unsentBytes(stream.descriptor));
   using _ = whenStuck(left, () => stream.close(), stuckMs);
-  while ((await stream.read(buffer)) > 0) await nextTurn(); // a flood must not hold up other calls
+  while ((await stream.read(buffer)) > 0);
 }

@@ -1,8 +1,10 @@
 // Speaks SPDY/3.1 as Kubernetes does: streams over one connection, without the protocol's flow control for
 // each stream, which Kubernetes' library never implemented. A stream that nobody reads therefore blocks the
 // whole connection when its queue is full, as at the other end.
+import { PeerTurn } from "../base/time_slices.ts";
 import type { Wire } from "./byte_stream.ts";
 import { ChunkQueue } from "./chunk_queue.ts";
+import { FramePace } from "./frame_pace.ts";
 import * as f from "./spdy_frames.ts";
 import { HeaderReader, HeaderWriter, type Headers } from "./spdy_headers.ts";
 import { pingWhileStalled } from "./stall_ping.ts";
@@ -82,6 +84,7 @@ export class SpdySession {
   readonly #replies = new Map<number, PromiseWithResolvers<void>>();
   readonly #writer = new HeaderWriter();
   readonly #onStream: (stream: SpdyStream) => void;
+  readonly #pace = new FramePace();
   /** run() has returned. */
   #hasEnded = false;
   #lastOpened = -1;
@@ -98,9 +101,13 @@ export class SpdySession {
   async run(): Promise<void> {
     using headers = new HeaderReader();
     const reader = new f.FrameReader();
+    const turn = new PeerTurn();
     try {
       for await (const chunk of this.wire.chunks()) {
-        for (const frame of reader.push(chunk)) await this.#take(frame, headers);
+        for (const frame of reader.push(chunk)) {
+          if (turn.isOver) await turn.next();
+          await this.#take(frame, headers);
+        }
       }
     } catch (error) {
       await this.goAway(PROTOCOL_ERROR).catch(() => {});
@@ -149,8 +156,9 @@ export class SpdySession {
   }
 
   async #take(frame: f.Frame, headers: HeaderReader): Promise<void> {
+    const stream = frame.type === "data" ? this.#streams.get(frame.stream) : undefined;
+    if (stream?.inbox.takes !== true && this.#pace.isSpent()) await this.#pace.rest();
     if (frame.type === "control") return this.#control(frame, headers);
-    const stream = this.#streams.get(frame.stream);
     if (stream === undefined) return; // it was closed while this frame was under way
     if (frame.bytes.length > 0) {
       using _ = pingWhileStalled(() => this.wire.send(f.controlFrame(f.PING, [this.#nextPing()])));

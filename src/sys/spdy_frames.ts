@@ -17,43 +17,79 @@ const version = 3;
 /** Limit of a control frame; those of kubelets and clients are below 1 KiB. */
 const controlBytesMax = 64 << 10;
 
-/** Parses frames; buffers at most one control frame. */
+/** A buffer that is filled from chunks. */
+class Filling {
+  readonly bytes: Buffer;
+  #filled = 0;
+
+  constructor(length: number) {
+    this.bytes = Buffer.allocUnsafe(length);
+  }
+
+  get isFull(): boolean {
+    return this.#filled === this.bytes.length;
+  }
+
+  /** Returns what is left of the chunk. */
+  take(chunk: Buffer): Buffer {
+    const taken = chunk.copy(this.bytes, this.#filled);
+    this.#filled += taken;
+    return chunk.subarray(taken);
+  }
+
+  empty(): void {
+    this.#filled = 0;
+  }
+}
+
+const headBytes = 8;
+
+/** Parses frames; buffers at most one control frame, however small the chunks are. */
 export class FrameReader {
-  /** An incomplete head or control frame. */
-  #kept: Buffer = Buffer.alloc(0);
+  readonly #head = new Filling(headBytes);
+  /** The control frame that has begun. */
+  #control: { kind: number; flags: number; payload: Filling } | undefined;
   /** The data frame that has begun, with the bytes that are missing. */
   #data: { stream: number; left: number; fin: boolean } | undefined;
 
   /** Yields the frames that this chunk completes, and its part of a data frame. */
   *push(chunk: Buffer): Generator<Frame> {
-    let rest = this.#kept.length === 0 ? chunk : Buffer.concat([this.#kept, chunk]);
-    for (;;) {
+    for (let rest = chunk; rest.length > 0;) {
       if (this.#data !== undefined) {
         const bytes = rest.subarray(0, this.#data.left);
         rest = rest.subarray(bytes.length);
-        this.#data.left -= bytes.length;
-        const { stream, left, fin } = this.#data;
-        if (left === 0) this.#data = undefined;
-        if (bytes.length > 0 || left === 0)
-          yield { type: "data", stream, bytes, fin: fin && left === 0 };
-        if (left > 0) break;
+        yield this.#part(this.#data, bytes);
+      } else if (this.#control !== undefined) {
+        rest = this.#control.payload.take(rest);
+      } else {
+        rest = this.#head.take(rest);
+        if (this.#head.isFull) this.#begin(this.#head.bytes);
       }
-      if (rest.length < 8) break;
-      const used = yield* this.#frame(rest);
-      if (used === 0) break;
-      rest = rest.subarray(used);
+      if (this.#data?.left === 0) yield this.#part(this.#data, Buffer.alloc(0));
+      if (this.#control?.payload.isFull === true) {
+        const { kind, flags, payload } = this.#control;
+        this.#control = undefined;
+        yield { type: "control", kind, flags, payload: payload.bytes };
+      }
     }
-    this.#kept = rest;
   }
 
-  /** Parses the frame at the start; returns its length, 0: it is not complete. */
-  *#frame(bytes: Buffer): Generator<Frame, number> {
-    const first = bytes.readUInt32BE(0);
-    const flags = bytes[4]!;
-    const length = bytes.readUIntBE(5, 3);
+  #part(data: { stream: number; left: number; fin: boolean }, bytes: Buffer): Frame {
+    data.left -= bytes.length;
+    const isLast = data.left === 0;
+    if (isLast) this.#data = undefined;
+    return { type: "data", stream: data.stream, bytes, fin: data.fin && isLast };
+  }
+
+  /** Parses a frame's head. */
+  #begin(head: Buffer): void {
+    this.#head.empty();
+    const first = head.readUInt32BE(0);
+    const flags = head[4]!;
+    const length = head.readUIntBE(5, 3);
     if (first >>> 31 === 0) {
       this.#data = { stream: first, left: length, fin: (flags & FLAG_FIN) !== 0 };
-      return 8;
+      return;
     }
     if (((first >>> 16) & 0x7fff) !== version) {
       throw new Error(`a SPDY frame of version ${(first >>> 16) & 0x7fff}, not ${version}`);
@@ -61,10 +97,7 @@ export class FrameReader {
     if (length > controlBytesMax) {
       throw new Error(`a SPDY control frame of ${length} bytes: at most ${controlBytesMax}`);
     }
-    if (bytes.length < 8 + length) return 0;
-    const payload = bytes.subarray(8, 8 + length);
-    yield { type: "control", kind: first & 0xffff, flags, payload };
-    return 8 + length;
+    this.#control = { kind: first & 0xffff, flags, payload: new Filling(length) };
   }
 }
 

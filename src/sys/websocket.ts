@@ -1,7 +1,9 @@
 // Speaks WebSocket (RFC 6455) over a byte stream, for both ends. A message is passed on in pieces as it
 // arrives, so that messages need no size limit.
 import { createHash, randomBytes } from "node:crypto";
+import { PeerTurn } from "../base/time_slices.ts";
 import type { Wire } from "./byte_stream.ts";
+import { FramePace } from "./frame_pace.ts";
 import { pingWhileStalled } from "./stall_ping.ts";
 
 /** A piece of a message; first, last: it begins or ends the message. */
@@ -60,10 +62,16 @@ export class WebSocketConnection {
 
   /** Yields messages to the connection's end, text as its bytes, and answers pings. @throws ProtocolError. */
   async *pieces(): AsyncGenerator<Piece> {
+    const turn = new PeerTurn();
+    const pace = new FramePace();
     try {
       for await (const chunk of this.#wire.chunks()) {
         for (const { opcode, piece } of this.#push(chunk)) {
+          if (turn.isOver) await turn.next();
+          const isEmpty = opcode !== BINARY || piece.bytes.length === 0;
+          if (isEmpty && pace.isSpent()) await pace.rest();
           if (opcode === BINARY) {
+            if (isEmpty && !piece.last) continue;
             using _ = pingWhileStalled(() => this.#send(PING, Buffer.alloc(0)));
             yield piece;
           } else if (opcode === PING) await this.#send(PONG, piece.bytes);
@@ -140,8 +148,7 @@ export class WebSocketConnection {
     }
     const first = !this.#inMessage;
     const last = fin && left === 0;
-    if (bytes.length === 0 && !last) return;
-    this.#inMessage = !last;
+    if (bytes.length > 0 || last) this.#inMessage = !last;
     yield { opcode: BINARY, piece: { first, last, bytes } };
   }
 

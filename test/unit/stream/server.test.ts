@@ -1,7 +1,7 @@
 // Tests tokens, HTTP heads, protocol negotiation and terminal sizes of the stream server.
 import { describe, expect, test } from "bun:test";
 import { CriError } from "../../../src/base/errors.ts";
-import { SizeReader, statusJson, statusText } from "../../../src/stream/channels.ts";
+import { NewestSize, statusJson, statusText } from "../../../src/stream/channels.ts";
 import { negotiate, parseRequestLine, type StreamSession } from "../../../src/stream/server.ts";
 import { Tokens } from "../../../src/stream/tokens.ts";
 import { parseHead, readHead, words } from "../../../src/sys/http_upgrade.ts";
@@ -50,7 +50,9 @@ describe("an HTTP head", () => {
     const long = `GET / HTTP/1.1\r\nx: ${"y".repeat(20_000)}\r\n\r\n`;
     expect(readHead(played(Buffer.from(long), 100))).rejects.toThrow("16384 bytes");
     expect(readHead(played(Buffer.from(text.slice(0, 30))))).rejects.toThrow("ended");
-    expect(() => parseHead("GET / HTTP/1.1\r\nno header")).toThrow("no HTTP header");
+    for (const line of ["no header", ": no name", "a b: c", "a:\rb", "a:\nb"]) {
+      expect(() => parseHead(`GET / HTTP/1.1\r\n${line}`)).toThrow("no HTTP header");
+    }
   });
 });
 
@@ -146,21 +148,81 @@ describe("parseRequestLine", () => {
   });
 });
 
-test("sizes are read from JSON chunks; anything else is ignored", () => {
-  const text =
-    '{"Width":80,"Height":24}\n{"Width":0,"Height":1}{"a":1}x}{"Width":3,"Height":70000}';
-  const reader = new SizeReader();
-  const sizes = Array.from(`${text}{"Width":132,"Height":50}`).flatMap((char) => [
-    ...reader.push(Buffer.from(char)),
-  ]);
-  expect(sizes).toEqual([
-    { columns: 80, rows: 24 },
-    { columns: 132, rows: 50 },
-  ]);
-  for (let count = 0; count < 100; count++) {
-    expect([...reader.push(Buffer.alloc(1000, "x"))]).toEqual([]);
+/** The sizes that come out when each text is read before the next one is there. */
+async function sizesFrom(texts: Iterable<string | Buffer>): Promise<string[]> {
+  const found: string[] = [];
+  for (const text of texts) {
+    const newest = new NewestSize();
+    for (const part of typeof text === "string" ? text : [text]) newest.push(Buffer.from(part));
+    newest.end();
+    for await (const { columns, rows } of newest.sizes()) found.push(`${columns}x${rows}`);
   }
-  expect([...reader.push(Buffer.from('{"Width":1,"Height":2}'))]).toHaveLength(1);
+  return found;
+}
+
+describe("a head", () => {
+  test("has the values of its headers without the blanks around them", () => {
+    const { headers } = parseHead("GET / HTTP/1.1\r\nA: \t b  c\t \r\na:d\r\nB:\r\nC:  ");
+    expect([...headers]).toEqual([
+      ["a", ["b  c", "d"]],
+      ["b", [""]],
+      ["c", [""]],
+    ]);
+  });
+
+  test.each([
+    ["blanks inside of a value", `X: a: b${" ".repeat(16_200)}b`],
+    ["one header many times", Array(4_000).fill("a:").join("\r\n")],
+  ])("with %s is read in time that grows with its length alone", (_, headers) => {
+    const begin = performance.now();
+    for (let round = 0; round < 100; round++) parseHead(`GET / HTTP/1.1\r\n${headers}`);
+    expect(performance.now() - begin).toBeLessThan(3_000); // the blanks took 19 s
+  });
+
+  test("that comes byte by byte is copied and searched once", async () => {
+    const text = `GET / HTTP/1.1\r\nX: ${"y".repeat(16_000)}\r\n\r\n`;
+    const begin = performance.now();
+    for (let round = 0; round < 10; round++) {
+      const { head } = await readHead(played(Buffer.from(text), 1));
+      expect(head.headers.get("x")?.[0]).toHaveLength(16_000);
+    }
+    expect(performance.now() - begin).toBeLessThan(5_000);
+  });
+});
+
+describe("terminal sizes", () => {
+  const size = '{"Width":132,"Height":50}';
+
+  test("are read from JSON in any chunks; anything else is ignored", async () => {
+    const others = ['{"Width":0,"Height":1}', '{"a":1}', "x}", '{"Width":3,"Height":70000}', "}{"];
+    expect(await sizesFrom([size, Buffer.from(size), ...others])).toEqual(["132x50", "132x50"]);
+    expect(await sizesFrom([Buffer.from(`{"Width":1,"Height":1}${size}}}{"Wid`)])).toEqual([
+      "132x50",
+    ]);
+    const newest = new NewestSize();
+    for (let count = 0; count < 100; count++) newest.push(Buffer.alloc(1000, "x"));
+    newest.push(Buffer.from(size));
+    expect((await newest.sizes().next()).value).toEqual({ columns: 132, rows: 50 });
+  });
+
+  test("that come while another is being set are skipped, except the newest", async () => {
+    const newest = new NewestSize();
+    const sizes = newest.sizes();
+    newest.push(Buffer.from(size));
+    expect((await sizes.next()).value).toEqual({ columns: 132, rows: 50 });
+    for (let width = 1; width <= 1000; width++) {
+      newest.push(Buffer.from(`{"Width":${width},"Height":1}`));
+    }
+    newest.end();
+    expect(await Array.fromAsync(sizes)).toEqual([{ columns: 1000, rows: 1 }]);
+  });
+
+  test("a megabyte of closing braces is as quick as a megabyte of anything", async () => {
+    const newest = new NewestSize();
+    const begin = performance.now();
+    newest.push(Buffer.alloc(1 << 20, "}"));
+    expect(performance.now() - begin).toBeLessThan(200); // with a parse each: 2 s
+  });
 });
 
 test("a status has the exit code as Kubernetes clients read it", () => {

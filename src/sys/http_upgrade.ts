@@ -18,16 +18,13 @@ const headBytesMax = 16 << 10;
  */
 export async function readHead(wire: Wire): Promise<{ head: Head; rest: Wire }> {
   const chunks = wire.chunks()[Symbol.asyncIterator]();
-  let bytes: Buffer = Buffer.alloc(0);
+  const begun = new HeadBytes();
   for (;;) {
     const next = await chunks.next();
     if (next.done === true) throw new Error("the connection ended in an HTTP head");
-    bytes = Buffer.concat([bytes, next.value]);
-    const end = bytes.indexOf("\r\n\r\n");
-    if (end === -1 && bytes.length < headBytesMax) continue;
-    if (end === -1 || end > headBytesMax)
-      throw new Error(`an HTTP head over ${headBytesMax} bytes`);
-    const behind = bytes.subarray(end + 4);
+    const found = begun.add(next.value);
+    if (found === undefined) continue;
+    const { text, behind } = found;
     const rest: Wire = {
       async *chunks() {
         if (behind.length > 0) yield behind;
@@ -36,7 +33,42 @@ export async function readHead(wire: Wire): Promise<{ head: Head; rest: Wire }> 
       send: (...parts) => wire.send(...parts),
       close: () => wire.close(),
     };
-    return { head: parseHead(bytes.toString("latin1", 0, end)), rest };
+    return { head: parseHead(text), rest };
+  }
+}
+
+const blankLine = Buffer.from("\r\n\r\n");
+
+/** The bytes of a head that is not complete. Each is copied and searched once, however small the chunks are. */
+class HeadBytes {
+  #bytes: Buffer = Buffer.alloc(0);
+  #length = 0;
+
+  /** Returns a complete head, and what came behind it. @throws if it is too long. */
+  add(chunk: Buffer): { text: string; behind: Buffer } | undefined {
+    const from = Math.max(0, this.#length - blankLine.length + 1);
+    const bytes = this.#with(chunk);
+    const end = bytes.indexOf(blankLine, from);
+    if (end === -1 && bytes.length < headBytesMax) return undefined;
+    if (end === -1 || end > headBytesMax) {
+      throw new Error(`an HTTP head over ${headBytesMax} bytes`);
+    }
+    return {
+      text: bytes.toString("latin1", 0, end),
+      behind: bytes.subarray(end + blankLine.length),
+    };
+  }
+
+  #with(chunk: Buffer): Buffer {
+    const length = this.#length + chunk.length;
+    if (length > this.#bytes.length) {
+      const larger = Buffer.allocUnsafe(Math.max(length, 2 * this.#bytes.length));
+      this.#bytes.copy(larger, 0, 0, this.#length);
+      this.#bytes = larger;
+    }
+    chunk.copy(this.#bytes, this.#length);
+    this.#length = length;
+    return this.#bytes.subarray(0, length);
   }
 }
 
@@ -45,12 +77,24 @@ export function parseHead(text: string): Head {
   const [line = "", ...lines] = text.split("\r\n");
   const headers = new Map<string, string[]>();
   for (const one of lines) {
-    const match = /^([!#$%&'*+.^_`|~\w-]+):[ \t]*(.*?)[ \t]*$/.exec(one);
-    if (match === null) throw new Error(`no HTTP header: ${quoted(one, 100)}`);
-    const name = match[1]!.toLowerCase();
-    headers.set(name, [...(headers.get(name) ?? []), match[2]!]);
+    const colon = one.indexOf(":");
+    const isHeader = /^[!#$%&'*+.^_`|~\w-]+$/.test(one.slice(0, colon)) && !/[\r\n]/.test(one);
+    if (colon === -1 || !isHeader) throw new Error(`no HTTP header: ${quoted(one, 100)}`);
+    const name = one.slice(0, colon).toLowerCase();
+    const values = headers.get(name);
+    if (values === undefined) headers.set(name, [withoutBlanks(one.slice(colon + 1))]);
+    else values.push(withoutBlanks(one.slice(colon + 1)));
   }
   return { line, headers };
+}
+
+/** Removes blanks and tabs at both ends. */
+function withoutBlanks(text: string): string {
+  const isBlank = (at: number) => text[at] === " " || text[at] === "\t";
+  let [from, to] = [0, text.length];
+  while (from < to && isBlank(from)) from++;
+  while (to > from && isBlank(to - 1)) to--;
+  return text.slice(from, to);
 }
 
 /** Returns the items of a list header, of all its lines. */

@@ -141,7 +141,7 @@ export function timelineText(
 
 function sinceText(since: PodTimeline["began_at"]): string {
   const { day, clock } = localTime(since);
-  return `The daemon was started at ${day} ${clock}; its log has what was before.`;
+  return `The daemon was started at ${day} ${clock}; of the time before, this has what the records tell, and the log has more.`;
 }
 
 function clipped(name: string): string {
@@ -194,7 +194,9 @@ function textOf(entry: TimelineEntry): string {
     const bytes = toBigInt(entry.bytes);
     return `pulled ${detail}: ${bytes > 0n ? size(bytes) : "no layer was missing"} in ${took}`;
   }
-  return `${done[what ?? ""] ?? what}${detail ? ` ${detail}` : ""} in ${took}`;
+  const text = `${done[what ?? ""] ?? what}${detail ? ` ${detail}` : ""}`;
+  const isKnown = toBigInt(entry.took_ms) > 0n; // a record does not tell it
+  return isKnown ? `${text} in ${took}` : text;
 }
 
 function failureText({ what, code, detail }: TimelineEntry, took: string): string {

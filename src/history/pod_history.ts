@@ -9,7 +9,7 @@ import { codeOf, messageOf } from "../base/errors.ts";
 import { isReadOnlyCall } from "../base/read_only_calls.ts";
 import { shorten, withoutIds } from "../base/text.ts";
 import type { ContainerAdjustment } from "../proto/nri_types.ts";
-import type { Container } from "../state/container.ts";
+import type { Container, ContainerPhase } from "../state/container.ts";
 import { podName, type Sandbox } from "../state/sandbox.ts";
 
 /**
@@ -70,12 +70,15 @@ const keptCalls = new Set([
   "CheckpointContainer",
 ]);
 
+type Exited = Extract<ContainerPhase, { phase: "exited" }>;
+type RecoveredContainer = Omit<Container, "sandboxId">;
+
 /** What the activities inside a call have done. */
 type Parts = { bytes: number; networks: Map<string, Network> };
 type Network = { plugins: string[]; beganMs: number; endedMs: number };
 
 export class PodHistory implements Disposable {
-  /** Milliseconds since the epoch; what happened earlier is only in the log. */
+  /** Milliseconds since the epoch; of what happened earlier the records tell a part, and the log the rest. */
   readonly sinceMs = nowMs();
   /** By pod; the timeline that changed last is last. */
   readonly #timelines = new Map<string, PodTimeline>();
@@ -111,10 +114,44 @@ export class PodHistory implements Disposable {
     const { phase } = after;
     if (phase.phase !== "exited" || before?.phase.phase === "exited") return;
     if (phase.reason === "StartError") return; // the failure of its call says it
+    this.#addExit(pod, container, phase);
+  }
+
+  #addExit(pod: string, container: string, phase: Exited): void {
     const { message: detail, reason: code, exitCode } = phase;
     const atMs = msOf(phase.finishedAtNs);
     const tookMs = phase.startedAtNs === "0" ? 0 : atMs - msOf(phase.startedAtNs);
     this.#add(pod, { what: "exit", container, detail, code, exitCode, tookMs, atMs });
+  }
+
+  /** Called once, at the start, with the records of an earlier daemon: adds what they tell of each pod. */
+  recovered(sandboxes: readonly Sandbox[], containers: readonly Container[]): void {
+    const pods = new Map(sandboxes.map(({ id, config }) => [id, podName(config)]));
+    for (const { id, config, createdAtNs, phase } of inOrder(sandboxes)) {
+      const pod = podName(config);
+      if (pod === undefined) continue;
+      this.#addObject(pod, { id, container: "", createdAtNs });
+      this.#add(pod, { what: "RunPodSandbox", atMs: msOf(createdAtNs) });
+      this.#revive(pod, id);
+      const detail = phase.phase === "notready" ? phase.message : "";
+      if (detail !== "") this.#add(pod, { what: "not_ready", detail });
+    }
+    for (const { sandboxId, ...container } of inOrder(containers)) {
+      const pod = pods.get(sandboxId);
+      if (pod !== undefined) this.#addRecovered(pod, container);
+    }
+  }
+
+  #addRecovered(pod: string, { id, config, createdAtNs, image, phase }: RecoveredContainer): void {
+    const container = config.metadata?.name ?? "";
+    const attempt = config.metadata?.attempt ?? 0;
+    this.#addObject(pod, { id, container, createdAtNs });
+    const detail = attempt > 0 ? `${image.name}, restart ${attempt}` : image.name;
+    this.#add(pod, { what: "CreateContainer", container, detail, atMs: msOf(createdAtNs) });
+    if ("startedAtNs" in phase && phase.startedAtNs !== "0") {
+      this.#add(pod, { what: "StartContainer", container, atMs: msOf(phase.startedAtNs) });
+    }
+    if (phase.phase === "exited") this.#addExit(pod, container, phase);
   }
 
   /** Called at the commit of a sandbox's record. */
@@ -233,6 +270,11 @@ export class PodHistory implements Disposable {
     const { pod } = all.find(({ isRemoved }) => isRemoved) ?? all[0]!;
     this.#timelines.delete(pod);
   }
+}
+
+/** Sorts records by their creation; the oldest is first. */
+function inOrder<R extends { createdAtNs: string }>(records: readonly R[]): R[] {
+  return records.toSorted((a, b) => Number(BigInt(a.createdAtNs) - BigInt(b.createdAtNs)));
 }
 
 function msOf(ns: string): number {

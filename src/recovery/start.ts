@@ -18,7 +18,7 @@ import { containersAtStart, decide, sandboxesAtStart } from "./rules.ts";
  * @throws CriError FAILED_PRECONDITION for records of a newer version, and for those of the other cgroup driver.
  */
 export async function recoverRecords(context: Context): Promise<void> {
-  const { sandboxes, containers, config, bootId, cgroup, log } = context;
+  const { sandboxes, containers, config, bootId, cgroup, history, log } = context;
   const setAside = join(config.graph, "set-aside");
   const problems = [
     ...(await sandboxes.restoreStrays(abandoned)),
@@ -28,6 +28,7 @@ export async function recoverRecords(context: Context): Promise<void> {
   for (const problem of problems) log.error(problem);
   const records = { sandboxes: sandboxes.list(), containers: containers.list() };
   refuseOtherDriver(cgroup.name, bootId, records);
+  history.recovered(records.sandboxes, records.containers);
   openPassages(context);
   finishRemovals(context).catch(
     logFailure(log, "the folders of removed records were not all removed"),

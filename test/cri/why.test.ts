@@ -48,10 +48,18 @@ test("a pod's timeline has its network, failures, timeouts and exits, also after
 test("of a pod that is older than the daemon's start it says since when it knows", async () => {
   const pod = daemon.podConfig({ metadata: { name: "old" } });
   const podId = await daemon.runPod(pod);
-  const line = /^The daemon was started at [\d-]+ [\d:]+; its log has what was before\.\n/;
+  const line =
+    /^The daemon was started at [\d-]+ [\d:]+; of the time before, this has what\nthe records tell/;
   expect(why("test/old").stdout).not.toMatch(line);
+  const metadata = { name: "done", attempt: 4 };
+  await daemon.exited(await daemon.run(podId, pod, "exit 3", { metadata }));
   await daemon.restart();
-  expect(why("test/old").stdout).toMatch(line);
+  const told = why("test/old").stdout;
+  expect(told).toMatch(line);
+  expect(told).toMatch(/\(pod\) +pod created\n/);
+  expect(told).toMatch(/done +created from .*busybox:latest, restart 4\n/);
+  expect(told).toMatch(/done +started\n/);
+  expect(told).toMatch(/done +exited with code 3 after/);
   const app = await daemon.run(podId, pod, "sleep 600", { metadata: { name: "app" } });
   expect(why("test/old").stdout).toMatch(line);
   expect(why("test/old").stdout).toMatch(/app +started in/);

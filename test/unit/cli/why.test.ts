@@ -148,8 +148,9 @@ test("a day has its line, a pod without entries a sentence, dropped ones a count
 test("of a pod that is older than the daemon's start, that start comes first", () => {
   const timeline = { pod: "default/web", entries: [entry({ at: at(5), what: "remove" })] };
   const since = toLong(BigInt(at(1)));
-  expect(timelineText(timeline, 50, since)).toBe(`The daemon was started at 2026-11-23 20:00:01; its
-log has what was before.
+  expect(timelineText(timeline, 50, since)).toBe(`The daemon was started at 2026-11-23 20:00:01; of
+the time before, this has what the records tell,
+and the log has more.
 2026-11-23
 20:00:05  (pod)  removed
 `);

@@ -260,3 +260,46 @@ test("nothing is kept after the end", async () => {
   await call("RunPodSandbox", { pod });
   expect(seen()).toEqual([]);
 });
+
+test("the records of an earlier daemon tell of creation, start, restarts and exit", () => {
+  const sandbox = sandboxRecord();
+  const own = { ...containerRecord(), sandboxId: sandbox.id };
+  const killed = {
+    ...phases.exited,
+    reason: "OOMKilled",
+    exitCode: 137,
+    message: "",
+  } as Container["phase"];
+  const again = { ...own.config, metadata: { name: "app", attempt: 2 } };
+  const containers: Container[] = [
+    { ...own, id: "2", config: again, phase: phases.running, createdAtNs: "3000000000" },
+    { ...own, id: "1", phase: killed, createdAtNs: "2000000000" },
+    { ...own, id: "3", sandboxId: "unknown" },
+  ];
+  history.recovered([sandbox], containers);
+  const all = history.timeline(history.timelines()[0]!.pod)!;
+  expect(all.objects.map(({ id }) => id)).toEqual([sandbox.id, "1", "2"]);
+  const names = all.entries.map(({ what, times }) => `${what} ${times}`).toSorted();
+  expect(names).toEqual([
+    "CreateContainer 1",
+    "CreateContainer 1",
+    "RunPodSandbox 1",
+    "StartContainer 2",
+    "exit 1",
+  ]);
+  expect(all.entries.find(({ what }) => what === "exit")).toMatchObject({
+    code: "OOMKilled",
+    exitCode: 137,
+  });
+  expect(all.entries.map(({ detail }) => detail).join()).toContain("restart 2");
+  expect(history.timelines()).toHaveLength(1);
+});
+
+test("a recovered pod that is not ready says why", () => {
+  const sandbox = sandboxRecord();
+  history.recovered([{ ...sandbox, phase: { phase: "notready", message: "rebooted" } }], []);
+  expect(history.timelines()[0]!.entries.at(-1)).toMatchObject({
+    what: "not_ready",
+    detail: "rebooted",
+  });
+});

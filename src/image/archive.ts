@@ -92,8 +92,19 @@ async function lookupIn(path: string, o: ArchiveOptions): Promise<Lookup> {
     throw new CriError("INVALID_ARGUMENT", `${path} is neither a file nor a folder`);
   const plain = (await isCompressed(path)) ? join(o.scratch, "archive.tar") : path;
   if (plain !== path) await o.inflate(path, plain);
-  const entries = await indexTar(plain, o.signal);
-  return async (name) => entries.get(posix.normalize(name));
+  try {
+    const entries = await indexTar(plain, o.signal);
+    return async (name) => entries.get(keyOf(name));
+  } catch (error) {
+    const message = messageOf(error);
+    if (!(error instanceof CriError) || message.includes(path)) throw error;
+    throw new CriError(error.code, `${path} is no image archive: ${message}`, { cause: error });
+  }
+}
+
+/** Returns the one form of a name by which an archive's files are known, such as a/b of ./a/b. */
+function keyOf(name: string): string {
+  return posix.normalize(`/${name}`).slice(1);
 }
 
 async function isCompressed(path: string): Promise<boolean> {
@@ -111,7 +122,7 @@ const configsBytesMax = 64 << 20;
 /** Indexes the files of a tar by name, skipping their content. */
 async function indexTar(path: string, signal: AbortSignal): Promise<Map<string, Place>> {
   const places = new Map<string, Place>();
-  const links: [string, string][] = [];
+  const links = new Map<string, string[]>();
   let nameBytes = 0;
   const handler = {
     entry: ({ name, type, link, offset, size }: TarHeader) => {
@@ -120,10 +131,10 @@ async function indexTar(path: string, signal: AbortSignal): Promise<Map<string, 
         const message = `${path} is no image archive: the names in it take over ${nameBytesMax} bytes`;
         throw new CriError("RESOURCE_EXHAUSTED", message);
       }
-      const at = posix.normalize(name);
+      const at = keyOf(name);
       if (type === "0") places.set(at, { path, offset, size });
-      if (type === "1") links.push([at, posix.normalize(link)]);
-      if (type === "2") links.push([at, posix.join(posix.dirname(at), link)]);
+      if (type === "1") links.set(at, [keyOf(link)]);
+      if (type === "2") links.set(at, targetsOf(at, link));
     },
     data: () => {},
     entryEnd: () => {},
@@ -142,12 +153,35 @@ async function indexTar(path: string, signal: AbortSignal): Promise<Map<string, 
   }
   reader.end();
   if (at !== size) throw new CriError("DATA_LOSS", `${path} is truncated: copy or save it again`);
-  // Old docker versions save a layer once and link to it.
-  for (const [name, target] of links) {
-    const place = places.get(target);
+  for (const [name, targets] of links) {
+    const place = linkedPlace(targets, places, links);
     if (place !== undefined) places.set(name, place);
   }
   return places;
+}
+
+/** Old docker versions save a layer once and link to it; other programs count from the archive's root. */
+function targetsOf(at: string, link: string): string[] {
+  const beside = keyOf(link.startsWith("/") ? link : posix.join(posix.dirname(at), link));
+  return [beside, keyOf(link), posix.basename(link)];
+}
+
+/** As the kernel's limit for one path. */
+const linksMax = 40;
+
+function linkedPlace(
+  targets: string[],
+  places: ReadonlyMap<string, Place>,
+  links: ReadonlyMap<string, string[]>,
+): Place | undefined {
+  let next: string[] | undefined = targets;
+  for (let count = 0; next !== undefined && count < linksMax; count++) {
+    const found = next.find((name) => places.has(name));
+    if (found !== undefined) return places.get(found);
+    const link: string | undefined = next.find((name) => links.has(name));
+    next = link === undefined ? undefined : links.get(link);
+  }
+  return undefined;
 }
 
 async function readPlace(place: Place, bytesMax: number, what: string): Promise<Buffer> {
@@ -256,7 +290,12 @@ export function blobName(digest: string): string {
 async function readDocker(path: string, manifest: Place, lookup: Lookup): Promise<ArchiveImage[]> {
   const what = `${path}: manifest.json`;
   const bytes = await readPlace(manifest, manifestBytesMax, what);
-  const entries = parseAs(DockerManifest, parseJson(bytes, what), what);
+  const value = parseJson(bytes, what);
+  if (typeof value === "object" && value !== null && "schemaVersion" in value) {
+    const message = `${path} is in skopeo's form "dir:", which cannot be loaded: convert it with skopeo copy dir:${path} oci-archive:FILE`;
+    throw new CriError("INVALID_ARGUMENT", message);
+  }
+  const entries = parseAs(DockerManifest, value, what);
   const images: ArchiveImage[] = [];
   for (const { Config, RepoTags, Layers } of entries) {
     const find = async (name: string) => {

@@ -68,8 +68,12 @@ export type UnpackedLayer = {
   implicit: string[];
 };
 
-/** failing: the URLs of the upstreams that the next layer of the pull should ask last. */
-export type UnpackResult = UnpackedLayer & { failing: string[] };
+export type UnpackResult = UnpackedLayer & {
+  /** The URLs of the upstreams that the next layer of the pull should ask last. */
+  failing: string[];
+  /** Some of the trusted.* attributes that were left out. */
+  trusted: string[];
+};
 
 /**
  * @throws CriError INVALID_ARGUMENT for content that no layer may have, RESOURCE_EXHAUSTED over a limit,
@@ -87,13 +91,18 @@ export async function unpackLayer(
   await using processors = job.decoding && (await startProcessors(job.decoding));
   try {
     const source = keptAndReported(confinedChunks(job, jail), blob, onProgress);
-    const { layer, entries } = await unpackStream(job, { source, tarSplit, processors, jail });
+    const { layer, entries, trusted } = await unpackStream(job, {
+      source,
+      tarSplit,
+      processors,
+      jail,
+    });
     if (layer.diffId !== job.diffId) {
       const message = `layer ${job.digest} unpacks to ${layer.diffId}; its config says ${job.diffId}`;
       throw new CriError("DATA_LOSS", message);
     }
     writeLayerManifest(manifest, entries, manifestBytesMax(job.limits.entriesMax));
-    return { ...layer, failing: failingIn(job.source) };
+    return { ...layer, trusted, failing: failingIn(job.source) };
   } finally {
     jail.leave();
   }
@@ -116,11 +125,17 @@ type UnpackStreams = {
   jail: ChrootJail;
 };
 
+type Unpacked = {
+  layer: UnpackedLayer;
+  entries: Map<string, ManifestEntry>;
+  trusted: string[];
+};
+
 /** Unpacks into "/" of the chroot that the source enters before it yields its first chunk. */
 async function unpackStream(
   { digest: expected, diffId, limits, source: from }: UnpackLayerJob,
   { source, tarSplit: file, processors, jail }: UnpackStreams,
-): Promise<{ layer: UnpackedLayer; entries: Map<string, ManifestEntry> }> {
+): Promise<Unpacked> {
   const hasMirrors = from.kind === "registry" && withoutMirrors(from.session) !== undefined;
   const packedHash = createHash(algorithmOf(expected));
   const plainHash = createHash(algorithmOf(diffId));
@@ -164,7 +179,7 @@ async function unpackStream(
     inodes: new Set(untar.entries.values()).size,
     implicit: untar.implicit,
   };
-  return { layer, entries: untar.entries };
+  return { layer, entries: untar.entries, trusted: [...untar.trusted] };
 }
 
 /** Yields a blob and frees what its reader has used; it can be read to its end also after its reader has failed. */

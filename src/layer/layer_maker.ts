@@ -210,7 +210,8 @@ export class LayerMaker {
       try {
         return await this.#unpackFrom(source, want, { ...o, scratch });
       } catch (error) {
-        if (source.kind !== "registry" || codeOf(error) !== "DATA_LOSS") throw missing(error, want);
+        if (source.kind !== "registry" || codeOf(error) !== "DATA_LOSS")
+          throw explained(error, want);
         const { withoutMirrors } = await import("../registry/failover.ts");
         const session = withoutMirrors(source.session);
         if (session === undefined) throw error;
@@ -246,7 +247,13 @@ export class LayerMaker {
       o.onLayer(o.index, "moving", bytes);
     };
     const run = async () => {
-      const { failing, ...made } = await o.helpers.run(job, { signal: o.signal, onBytes });
+      const answer = await o.helpers.run(job, { signal: o.signal, onBytes });
+      const { failing, trusted, ...made } = answer;
+      if (trusted.length > 0) {
+        const message =
+          "trusted.* attributes of a layer are left out: they would control overlayfs";
+        this.#options.log.warn(message, { layer: digest, attributes: trusted.join(" ") });
+      }
       if (source.kind === "registry") {
         times.report();
         for (const upstream of source.session.upstreams) {
@@ -257,6 +264,16 @@ export class LayerMaker {
     };
     return await activity("pull", { phase: "layer" }, run, () => ({ layer: digest }));
   }
+}
+
+/** Names the media type of a layer that turned out to be no tar, and explains a missing layer. */
+function explained(error: unknown, want: LayerWant): unknown {
+  const { mediaType } = want;
+  if (!messageOf(error).includes("not a valid tar stream") || /\btar\b|^$/.test(mediaType)) {
+    return missing(error, want);
+  }
+  const message = `${messageOf(error)}; the image says that it is ${clip(mediaType, shownBytesMax)}`;
+  return new CriError(codeOf(error), message, { cause: error });
 }
 
 /**

@@ -3,6 +3,7 @@
 import type { StreamProcessor } from "../base/config_values.ts";
 import { CriError } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";
+import { clip } from "../base/text.ts";
 
 /** A layer as an image manifest describes it. */
 export type LayerDescriptor = {
@@ -39,10 +40,12 @@ export type ProcessorOptions = {
 };
 
 const stepsMax = 8;
+/** How much of a media type a message shows. */
+const shownBytesMax = 200;
 
 /**
  * Returns the programs for a layer; undefined when it needs none.
- * @throws CriError FAILED_PRECONDITION for an encrypted layer that no program accepts.
+ * @throws CriError FAILED_PRECONDITION for an encrypted layer that no program accepts, or a file system image.
  */
 export function chooseDecoding(
   layer: LayerDescriptor,
@@ -63,6 +66,11 @@ export function chooseDecoding(
   }
   if (isEncrypted(mediaType)) {
     const message = `layer ${layer.digest} is encrypted (${mediaType}): no program in "stream-processors" accepts that`;
+    throw new CriError("FAILED_PRECONDITION", message);
+  }
+  const format = /\b(erofs|nydus|squashfs|ext4)\b/.exec(mediaType)?.[1];
+  if (format !== undefined) {
+    const message = `layer ${layer.digest} is not a tar but ${format} (${clip(mediaType, shownBytesMax)}), which this runtime cannot unpack: pull the image in its OCI form`;
     throw new CriError("FAILED_PRECONDITION", message);
   }
   if (steps.length === 0) return undefined;

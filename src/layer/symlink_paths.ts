@@ -26,6 +26,15 @@ export class SymlinkPaths {
    * @throws CriError RESOURCE_EXHAUSTED when the layer's symlinks are too much work.
    */
   folder(path: string): string | undefined {
+    return this.#resolve(path, { mayMiss: false });
+  }
+
+  /** Like folder(), but also returns the path of a folder that this layer does not have. */
+  target(path: string): string | undefined {
+    return this.#resolve(path, { mayMiss: true });
+  }
+
+  #resolve(path: string, { mayMiss }: { mayMiss: boolean }): string | undefined {
     let at: string[] = [];
     const left = path.split("/").toReversed();
     for (let hops = 0; left.length > 0;) {
@@ -42,7 +51,7 @@ export class SymlinkPaths {
         this.followed.add(next);
         if (existing.target.startsWith("/")) at = [];
         left.push(...this.#counted(existing.target.split("/").toReversed()));
-      } else if (isFolder(existing)) at.push(part);
+      } else if (isFolder(existing) || (mayMiss && isMissing(existing))) at.push(part);
       else return undefined;
     }
     return at.join("/");
@@ -54,6 +63,10 @@ export class SymlinkPaths {
     const message = `its path leads through a symlink, after over ${followedPartsMax} parts of symlinks were followed`;
     throw new CriError("RESOURCE_EXHAUSTED", message);
   }
+}
+
+function isMissing(entry: ManifestEntry | undefined): boolean {
+  return entry === undefined || entry.kind === "whiteout";
 }
 
 export function isFolder(entry: ManifestEntry | undefined): boolean {

@@ -100,6 +100,19 @@ export function decimal(value: string, key: string): number {
   return parsed;
 }
 
+/** The ids that the kernel has: 2^32 - 1 stands for none. */
+const idMax = 2 ** 32 - 2;
+
+/** Parses an owner; a negative one is the id that the kernel makes of it, as in Go. */
+export function ownerOf(value: number | string, key: string): number {
+  const id = typeof value === "number" ? value : Number(value);
+  const isNumber = typeof value === "number" || /^-?\d+$/.test(value);
+  if (!isNumber || id < -(2 ** 31) || id > idMax) {
+    throw bad(`an invalid owner: ${key} is ${quoted(String(value), 100)}`);
+  }
+  return id === -1 ? 0 : id >>> 0; // chown(2) changes nothing by -1
+}
+
 /** Parses whole seconds, or pax's "[-]seconds[.fraction]", and clamps them to the kernel's range. */
 export function timeOf(value: number | string): TarTime {
   if (typeof value === "number") return { s: clampSeconds(value), ns: 0 };

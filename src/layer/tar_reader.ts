@@ -1,6 +1,7 @@
 // Reads tar as a stream: ustar, pax, GNU's long names and sparse files. It buffers only headers.
 import { messageOf, CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
+import { diskFormatOf, formatOf } from "./other_formats.ts";
 import { partsMax, paxSparse, SparseBody } from "./sparse.ts";
 import {
   bad,
@@ -8,6 +9,7 @@ import {
   headerName,
   nameOf,
   number,
+  ownerOf,
   paxRecords,
   signed,
   text,
@@ -100,22 +102,25 @@ export class TarReader {
       } else at = this.#collectHeader(chunk, at);
       this.#offset += at - before;
     }
+    if (at > 0 && this.#offset === 2 * block && this.#zeroBlocks === 2) {
+      const format = diskFormatOf(chunk.subarray(at));
+      if (format !== undefined) throw bad(format);
+    }
   }
 
-  /** Skips content and padding that are next; returns how many bytes the caller must seek over. */
+  /** Skips content that is next; returns how many bytes the caller must seek over. */
   skip(): number {
     if (this.#extension !== undefined || this.#sparse !== undefined) return 0;
-    const count = this.#bodyLeft + this.#padding;
-    const isInBody = this.#bodyLeft > 0;
+    const count = this.#bodyLeft;
     this.#offset += count;
-    this.#bodyLeft = this.#padding = 0;
-    if (isInBody) this.#finishBody();
+    this.#bodyLeft = 0;
+    if (count > 0) this.#finishBody();
     return count;
   }
 
-  /** @throws CriError DATA_LOSS when the stream ended inside an entry. */
+  /** The last entry's padding may be missing. @throws CriError DATA_LOSS when the stream ended inside an entry. */
   end(): void {
-    const isInside = this.#bodyLeft > 0 || this.#headerLength > 0 || this.#padding > 0;
+    const isInside = this.#bodyLeft > 0 || this.#headerLength > 0;
     if (isInside || this.#oldSparse !== undefined) {
       throw new CriError("DATA_LOSS", `the tar stream is truncated${this.#where}`);
     }
@@ -139,6 +144,9 @@ export class TarReader {
       }
     } catch (error) {
       if (!messageOf(error).startsWith("not a valid tar stream")) throw error;
+      const isFirst = this.#offset + count === block;
+      const format = isFirst ? formatOf(this.#header) : undefined;
+      if (format !== undefined) throw bad(format);
       throw new CriError("INVALID_ARGUMENT", messageOf(error) + this.#where, { cause: error });
     }
     return at + count;
@@ -190,7 +198,10 @@ export class TarReader {
       return;
     }
     this.#zeroBlocks = 0;
-    if (sum !== number(header, 148, 8)) throw bad("a header's checksum is wrong");
+    const stated = number(header, 148, 8);
+    if (sum !== stated && signedChecksum(header) !== stated) {
+      throw bad("a header's checksum is wrong");
+    }
     const type = header[156] === 0 ? "0" : String.fromCharCode(header[156]!);
     if ("xgLK".includes(type)) this.#startExtension(type, number(header, 124, 12));
     else if (type === "S") {
@@ -266,9 +277,8 @@ export class TarReader {
     const sparse = paxSparse(pax);
     const name = sparse?.name ?? pax("path") ?? (this.#longName || headerName(header));
     const xattrs = [...this.#globalXattrs, ...xattrsIn(this.#local)];
-    const uid = this.#paxNumber("uid", number(header, 108, 8));
-    const gid = this.#paxNumber("gid", number(header, 116, 8));
-    if (uid > 0xfffffffe || gid > 0xfffffffe) throw bad(`${name} has an invalid owner`);
+    const uid = ownerOf(pax("uid") ?? signed(header, 108, 8), "uid");
+    const gid = ownerOf(pax("gid") ?? signed(header, 116, 8), "gid");
     const isFile = type === "0" || type === "7";
     const stored = "123456".includes(type) ? 0 : this.#paxNumber("size", number(header, 124, 12));
     const count = (more: number) => this.#countParts(more);
@@ -317,6 +327,15 @@ function xattrsIn(records: Map<string, Buffer>): TarHeader["xattrs"] {
     if (key.startsWith("SCHILY.xattr.")) xattrs.push([key.slice(13), value]);
   }
   return xattrs;
+}
+
+/** Of tars made where a char is signed: Sun's tar, old Unixes. */
+function signedChecksum(header: Buffer): number {
+  let sum = checksum(header);
+  for (let i = 0; i < block; i++) {
+    if (header[i]! >= 0x80 && (i < 148 || i >= 156)) sum -= 256;
+  }
+  return sum;
 }
 
 function checksum(header: Buffer): number {

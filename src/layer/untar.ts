@@ -3,7 +3,7 @@
 import * as fs from "node:fs";
 import { crc32 } from "node:zlib";
 import { CriError, errnoOf } from "../base/errors.ts";
-import { quoted } from "../base/text.ts";
+import { clip, quoted } from "../base/text.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import { lsetxattr, mknod, setTimes } from "../sys/path.ts";
@@ -21,11 +21,17 @@ const S_IFIFO = 0o010000;
 const whiteoutPrefix = ".wh.";
 /** Each replaced folder costs a scan of all known entries. */
 const replacedFoldersMax = 1000;
+const trustedMax = 5;
+const keyBytesMax = 100;
+/** A disk with less counts as full. */
+const littleBytes = 1 << 20;
 
 export class Untar implements Unpacker {
   /** Content bytes written so far. */
   bytes = 0;
   hasReplaced = false;
+  /** Some of the trusted.* attributes that the layer has, which are left out. */
+  readonly trusted = new Set<string>();
   #replacedFolders = 0;
   readonly #depthMax: number;
   readonly #memory: LayerMemory;
@@ -63,21 +69,26 @@ export class Untar implements Unpacker {
   }
 
   #entry(header: TarHeader): void {
-    const trusted = header.xattrs.find(([key]) => key.startsWith("trusted."))?.[0];
-    if (trusted !== undefined) {
-      throw bad(`it has the attribute ${trusted}: trusted.* attributes control overlayfs`);
-    }
+    this.#noteTrusted(header);
     this.#memory.addEntry(header);
     const parts = this.#partsOf(header.name);
     const leaf = parts.pop();
     if (leaf === undefined) {
-      if (header.type !== "5") throw bad("the root is not a folder");
+      if (header.type !== "5") return; // as in containerd: the root is there already, and stays a folder
       this.entries.set("", entryFromHeader(header, this.entries.get("")!.isOpaque));
       return;
     }
     const folder = this.#makeFolders(parts.join("/"));
     if (leaf.startsWith(whiteoutPrefix)) this.#whiteout(folder, leaf);
     else this.#create(joined(folder, leaf), header);
+  }
+
+  /** Attributes by which overlayfs works are never set; an image has them by mistake, of a copied layer. */
+  #noteTrusted({ xattrs }: TarHeader): void {
+    for (const [key] of xattrs) {
+      if (!key.startsWith("trusted.") || this.trusted.size === trustedMax) continue;
+      this.trusted.add(clip(key, keyBytesMax));
+    }
   }
 
   data(chunk: Uint8Array, position: number): void {
@@ -166,7 +177,10 @@ export class Untar implements Unpacker {
     this.entries.set(path, { ...implicitFolder(), kind: "whiteout" });
   }
 
-  /** Like mkdir -p; follows symlinks of this layer to folders. */
+  /**
+   * Like mkdir -p; follows symlinks of this layer, also to folders that only a lower layer has, or that come later: as in
+   * containerd, the folder is made in the tree.
+   */
   #makeFolders(folder: string): string {
     const known = this.#folders.get(folder);
     if (known !== undefined) return known;
@@ -182,9 +196,9 @@ export class Untar implements Unpacker {
     const existing = this.entries.get(path);
     if (isFolder(existing)) return path;
     if (existing?.kind === "symlink") {
-      const target = this.#symlinks.folder(path);
-      if (target !== undefined) return target;
-      throw bad("its path leads through a symlink that is not to a folder of this layer");
+      const target = this.#symlinks.target(path);
+      if (target !== undefined) return target === "" ? "" : this.#makeFolders(target);
+      throw bad("its path leads through a symlink that is not to a folder");
     }
     if (path.split("/").length > this.#depthMax) throw bad(this.#tooDeep);
     this.#memory.addImplicitFolder(path);
@@ -218,6 +232,10 @@ export class Untar implements Unpacker {
     const wantsFolder = header.type === "5";
     const stays = isFolder(existing) && wantsFolder;
     if (existing !== undefined && !stays) this.#clear(path, existing);
+    // For overlayfs the device is a whiteout.
+    if (header.type === "3" && isWhiteoutDevice(header.major, header.minor)) {
+      return this.#markRemoved(path);
+    }
     if (header.type === "1") return this.#link(path, header.link);
     const isOpaque = wantsFolder && (existing?.kind === "whiteout" || existing?.isOpaque === true);
     const entry = entryFromHeader(header, isOpaque);
@@ -260,10 +278,6 @@ export class Untar implements Unpacker {
         return;
       case "3":
       case "4":
-        // Only a whiteout entry may hide lower layers.
-        if (header.type === "3" && isWhiteoutDevice(header.major, header.minor)) {
-          throw bad(`it is the device ${header.major}/${header.minor}`);
-        }
         mknod(at, header.type === "3" ? S_IFCHR : S_IFBLK, header.major, header.minor);
         return;
       case "5":
@@ -300,8 +314,12 @@ export class Untar implements Unpacker {
 
   #partsOf(name: string): string[] {
     if (name.includes("\0")) throw bad("its name has a NUL byte");
-    const parts = name.split("/").filter((part) => part !== "" && part !== ".");
-    if (parts.includes("..")) throw bad(`".." in the name ${quoted(name)}`);
+    const parts: string[] = [];
+    for (const part of name.split("/")) {
+      if (part === "" || part === ".") continue;
+      if (part !== "..") parts.push(part);
+      else if (parts.pop() === undefined) throw bad(`".." in the name ${quoted(name)}`);
+    }
     if (parts.length > this.#depthMax) throw bad(this.#tooDeep);
     return parts;
   }
@@ -347,11 +365,21 @@ function setXattrs(at: string | Buffer, entry: ManifestEntry): void {
     } catch (error) {
       // The file system, or this kind of file, does not support such attributes.
       const code = errnoOf(error);
+      if (code === "ENOSPC" && hasSpace(at)) {
+        const size = `${name} of ${value.length} bytes`;
+        throw bad(`its attribute ${size} is larger than the file system of graph takes`);
+      }
       const isUnsupported = code === "ENOTSUP" || code === "EOPNOTSUPP";
       if (!isUnsupported && !(name.startsWith("user.") && code === "EPERM")) throw error;
       entry.xattrs = entry.xattrs.filter((other) => other !== attribute);
     }
   }
+}
+
+/** True if a disk is not full: ext4, for example, has ENOSPC also for attributes that fill over a block. */
+function hasSpace(at: string | Buffer): boolean {
+  const { bavail, bsize } = fs.statfsSync(at);
+  return bavail * bsize > littleBytes;
 }
 
 function bad(reason: string): CriError {

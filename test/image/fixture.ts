@@ -39,11 +39,13 @@ export type Fixture = AsyncDisposable & {
 export async function openFixture(
   registry: Partial<RegistryOptions> = {},
   layers: Partial<LayerOptions> = {},
+  log = silentLog(),
 ): Promise<Fixture> {
   const graph = mkdtempSync(join(tmpdir(), "isulad-image-"));
   const plain = storeOptions(graph);
   const options = {
     ...plain,
+    log,
     registry: { ...plain.registry, ...registry },
     layers: { ...plain.layers, ...layers },
   };

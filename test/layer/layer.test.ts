@@ -6,6 +6,7 @@ import { gzipSync } from "node:zlib";
 import { lgetxattr } from "../../src/sys/path.ts";
 import { failure } from "../expect.ts";
 import { makeImage, makeLayer, tar, type Layer, type TarEntry } from "../image_maker.ts";
+import { capturedLog } from "../unit/fakes.ts";
 import { FakeRegistry } from "../registry/fake_registry.ts";
 import { loadLayers, openFixture, within, type Fixture } from "../image/fixture.ts";
 
@@ -193,6 +194,126 @@ describe("a good layer", () => {
     expect(Buffer.from(lgetxattr(root, "user.note")!).toString()).toBe("kept");
     await fixture.store.unmountRootfs(dir);
   });
+});
+
+describe("as containerd unpacks it, a layer", () => {
+  const sym = (name: string, link: string) => ({ name, type: "2", link });
+
+  test("may have paths through symlinks to folders of lower layers, and to later ones", async () => {
+    const acl = { "SCHILY.xattr.user.note": "kept" };
+    const [, tree] = await load(
+      [
+        { name: "usr/lib64/", type: "5", mode: 0o750, uid: 3, pax: acl },
+        { name: "usr/lib64/below", data: "b" },
+      ],
+      [
+        sym("lib", "/usr/lib64"), // the folder is in the lower layer
+        { name: "lib/sub/x", data: "x" },
+        { name: "lib/h", type: "1", link: "lib/sub/x" },
+        sym("later", "usr/later"), // the folder follows
+        { name: "later/a", data: "a" },
+        { name: "usr/later/", type: "5", mode: 0o711, uid: 4 },
+        sym("first", "second/./in/../in"), // a chain, each further than the last
+        sym("second", "../../third"),
+        { name: "first/deep", data: "d" },
+        sym("up", "../.."),
+        { name: "up/at-root", data: "r" },
+        { name: "out/.wh.gone" },
+        sym("gone", "none"),
+        { name: "gone/.wh.old" },
+      ],
+    );
+    const read = (path: string) => fs.readFileSync(join(tree!, path), "utf8");
+    expect([read("usr/lib64/sub/x"), read("usr/lib64/h")]).toEqual(["x", "x"]);
+    expect(statOf(join(tree!, "usr/lib64"))).toMatchObject({ mode: 0o750, uid: 3 });
+    expect(Buffer.from(lgetxattr(join(tree!, "usr/lib64"), "user.note")!).toString()).toBe("kept");
+    expect(read("usr/later/a")).toBe("a");
+    expect(statOf(join(tree!, "usr/later"))).toMatchObject({ mode: 0o711, uid: 4 });
+    expect([read("third/in/deep"), read("at-root")]).toEqual(["d", "r"]);
+    expect(fs.readlinkSync(join(tree!, "lib"))).toBe("/usr/lib64");
+    const image = fixture.store.list()[0]!;
+    const checks = fixture.store.verify(image.id, { repair: false, signal: within() });
+    for await (const { differences } of checks) expect(differences).toEqual([]);
+    const dir = join(fixture.graph, "containers/through");
+    const root = await fixture.store.mountRootfs(image, { dir });
+    expect(fs.readdirSync(join(root, "usr/lib64")).toSorted()).toEqual(["below", "h", "sub"]);
+    await fixture.store.unmountRootfs(dir);
+  });
+
+  test("may name entries with .., have odd roots and devices that are whiteouts", async () => {
+    const device = (name: string, minor = 0) => ({ name, type: "3", minor });
+    await load(
+      ["gone", "one", "kept", "d/old", "again"].map((name) => ({ name, data: "1" })),
+      [
+        sym("./", "kept"),
+        { name: ".", data: "root as a file" },
+        { name: "/", type: "6" },
+        device("gone"),
+        device("one", 1),
+        device("d/old"),
+        device("again"),
+        { name: "again", data: "2" },
+        { name: "a/b/../../d/new", data: "n" },
+        { name: "x/..", type: "5", mode: 0o751 },
+        { name: "h/../hard", type: "1", link: "a/../d/new" },
+      ],
+    );
+    const image = fixture.store.list()[0]!;
+    const dir = join(fixture.graph, "containers/devices");
+    const root = await fixture.store.mountRootfs(image, { dir });
+    expect(fs.readdirSync(root).toSorted()).toEqual(["again", "d", "hard", "kept"]);
+    expect(fs.readdirSync(join(root, "d"))).toEqual(["new"]);
+    expect(fs.readFileSync(join(root, "again"), "utf8")).toBe("2");
+    expect(fs.readFileSync(join(root, "hard"), "utf8")).toBe("n");
+    expect(statOf(root)).toMatchObject({ mode: 0o751 });
+    await fixture.store.unmountRootfs(dir);
+    const path = join(fixture.graph, "odd.tar");
+    await fixture.store.save([image.id], { path, force: false, signal: within() });
+    await fixture.store.remove(image.id);
+    const [loaded] = await fixture.store.load(path, { signal: within() });
+    expect(loaded!.id).toBe(image.id);
+  });
+
+  test("may have owners below zero, and a last file without padding", async () => {
+    const entries = [
+      { name: "a", pax: { uid: "-2", gid: "-2" } },
+      { name: "z", data: "end" },
+    ];
+    const tree = await loadOne(makeLayer(tar(entries).subarray(0, -1024 - 509)));
+    expect(statOf(join(tree, "a"))).toMatchObject({ uid: 2 ** 32 - 2, gid: 2 ** 32 - 2 });
+    expect(fs.readFileSync(join(tree, "z"), "utf8")).toBe("end");
+  });
+});
+
+test("a layer's trusted.* attributes are left out, and logged once", async () => {
+  const { log, lines } = capturedLog("warn");
+  await using other = await openFixture({}, {}, log);
+  const pax = (key: string) => ({ [`SCHILY.xattr.trusted.${key}`]: "y" });
+  await loadLayers(other, [
+    [
+      { name: "d/", type: "5", pax: pax("overlay.opaque") },
+      { name: "d/f", pax: { ...pax("overlay.opaque"), ...pax("mine") } },
+    ],
+  ]);
+  expect(lines).toHaveLength(1);
+  expect(lines[0]).toContain('attributes="trusted.overlay.opaque trusted.mine"');
+});
+
+test("a layer whose attribute is too large for the file system names the attribute", async () => {
+  const error = await loadOne([
+    { name: "f", pax: { "SCHILY.xattr.user.big": "x".repeat(60_000) } },
+  ]).catch((error: unknown) => error as Error);
+  // Only ext4 and the like have a limit below the kernel's 64 KiB.
+  if (error instanceof Error) expect(error.message).toContain("user.big of 60000 bytes is larger");
+});
+
+test.each([
+  ["application/vnd.erofs.layer.v1", "is not a tar but erofs (application/vnd.erofs.layer.v1)"],
+  ["application/vnd.oci.image.layer.nydus.blob.v1", "is not a tar but nydus"],
+  ["application/vnd.x.disk", "the image says that it is application/vnd.x.disk"],
+])("a layer of the media type %s is refused by its name", async (mediaType, why) => {
+  const disk = { ...makeLayer(Buffer.alloc(4096, 7), "none"), mediaType };
+  expect((await failure(loadOne(disk))).message).toContain(why);
 });
 
 describe("whiteouts", () => {

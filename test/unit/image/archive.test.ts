@@ -104,6 +104,34 @@ describe("readArchive", () => {
     expect(found!.layers.map((one) => bytesOf(one).toString())).toEqual(["layer", "layer"]);
   });
 
+  test.each<[string, string, string]>([
+    ["the archive's root", "../l.tar", "l.tar"],
+    ["the archive's root, without a way there", "l.tar", "l.tar"],
+    ["the archive's root, from far below", "../../../l.tar", "l.tar"],
+    ["an absolute path", "/l.tar", "l.tar"],
+    ["a path from the root", "x/l.tar", "x/l.tar"],
+    ["another link, which comes later", "later", "l.tar"],
+  ])("follows a layer's link to %s", async (_, link, file) => {
+    const [found] = await read(
+      tar([
+        { name: "./c.json", data: Buffer.from(image.config.bytes).toString() },
+        { name: "manifest.json", data: '[{"Config":"c.json","Layers":["a/layer.tar"]}]' },
+        { name: "a/layer.tar", type: "2", link },
+        { name: "a/later", type: "2", link: "../l.tar" },
+        { name: file, data: "layer" },
+      ]),
+    );
+    expect(bytesOf(found!.layers[0]!).toString()).toBe("layer");
+  });
+
+  test("does not need the last file's padding, but its content", async () => {
+    const archive = ociArchive([{ image }]);
+    const entries = tar([{ name: "last", data: "x".repeat(600) }]).subarray(0, 512 + 600);
+    const bytes = Buffer.concat([archive.subarray(0, archive.length - 1024), entries]);
+    expect(await read(bytes)).toHaveLength(1);
+    expect(await codeFor(bytes.subarray(0, -1))).toBe("DATA_LOSS");
+  });
+
   test("collects the names of one image in a layout: full ones, bare tags, no private ones", async () => {
     const ref = "org.opencontainers.image.ref.name";
     const [found] = await read(
@@ -232,6 +260,28 @@ describe("readArchive", () => {
     expect(await codeFor(make())).toBe(code as "NOT_FOUND");
   });
 });
+
+test.each<[string, () => Uint8Array | string, string]>([
+  ["xz", () => Buffer.from(`\xfd7zXZ\0${"x".repeat(999)}`, "latin1"), "compressed with xz"],
+  ["bzip2", () => Buffer.from(`BZh9${"x".repeat(999)}`), "compressed with bzip2"],
+  ["erofs", () => Buffer.concat([Buffer.alloc(1024), Buffer.from("e2e1f5e0", "hex")]), "erofs"],
+  ["a dir: of skopeo", () => skopeoDir(), "skopeo copy dir:"],
+  [
+    "a dir: of skopeo in a tar",
+    () => tar([{ name: "manifest.json", data: Buffer.from(image.manifest.bytes) }]),
+    "skopeo copy dir:",
+  ],
+])("an archive that is %s is refused by its form", async (_, make, why) => {
+  const { code, message } = await failure(read(make()));
+  expect([code, message]).toEqual(["INVALID_ARGUMENT", expect.stringContaining(why)]);
+  expect(message).toStartWith(dir);
+});
+
+function skopeoDir(): string {
+  fs.writeFileSync(join(dir, "manifest.json"), image.manifest.bytes);
+  fs.writeFileSync(join(dir, "version"), "Directory Transport Version: 1.1\n");
+  return dir;
+}
 
 describe("imagesOfArchive", () => {
   const found = {

@@ -150,7 +150,50 @@ describe("TarReader", () => {
     expect((await failure(Promise.try(() => read(bytes, 4096)))).message).toContain("checksum");
   });
 
-  test.each([1, 500, 511, 700, 1023])("reports a stream truncated after %d bytes", async (end) => {
+  test.each([515, 700, 1023])("accepts a stream of %d bytes: only padding is missing", (end) => {
+    expect(read(stream.subarray(0, end), 4096).bodies[0]!.toString()).toBe("one");
+  });
+
+  test("accepts a checksum of signed bytes", () => {
+    const bytes = tar([{ name: "caf\u00e9-\u20ac", uid: 7, data: "x" }, { name: "b" }]);
+    for (const at of [0, 1024]) {
+      const sum = bytes.subarray(at, at + 512).reduce((all, byte, i) => {
+        if (i >= 148 && i < 156) return all + 32;
+        return all + (byte < 128 ? byte : byte - 256);
+      }, 0);
+      bytes.write(`${sum.toString(8).padStart(6, "0")}\0 `, at + 148, "latin1");
+    }
+    expect(read(bytes, 512).headers.map(({ name }) => name)).toEqual(["caf\u00e9-\u20ac", "b"]);
+  });
+
+  const negative = (at: number, value: number) => (header: Buffer) => {
+    header.fill(0xff, at, at + 8);
+    header.writeInt32BE(value, at + 4);
+  };
+  test.each<[string, Partial<TarEntry>, number, number]>([
+    ["-2 in binary", { patch: negative(108, -2) }, 2 ** 32 - 2, 0],
+    ["a group of -2 in binary", { patch: negative(116, -2) }, 0, 2 ** 32 - 2],
+    ["-2 in pax records", { pax: { uid: "-2", gid: "-65536" } }, 2 ** 32 - 2, 2 ** 32 - 65536],
+    ["-1, which changes nothing", { pax: { uid: "-1" }, patch: negative(116, -1) }, 0, 0],
+  ])("reads the owner %s", (_, entry, uid, gid) => {
+    expect(read(tar([{ name: "a", ...entry }]), 512).headers[0]).toMatchObject({ uid, gid });
+  });
+
+  test.each<[string, Buffer, string]>([
+    ["xz", Buffer.from("\xfd7zXZ\0", "latin1"), "compressed with xz"],
+    ["bzip2", Buffer.from("BZh91AY&SY"), "compressed with bzip2"],
+    ["lz4", Buffer.from([0x04, 0x22, 0x4d, 0x18]), "compressed with lz4"],
+    ["squashfs", Buffer.from("hsqs"), "a squashfs file system"],
+    ["a web page", Buffer.from("<!doctype html>"), "a web page"],
+    ["erofs", Buffer.concat([Buffer.alloc(1024), Buffer.from("e2e1f5e0", "hex")]), "erofs"],
+    ["ext4", Buffer.concat([Buffer.alloc(1080), Buffer.from("53ef", "hex")]), "ext4"],
+  ])("says that the stream is %s", async (_, head, why) => {
+    const bytes = Buffer.concat([head, Buffer.alloc(4096, 7)]);
+    const error = await failure(Promise.try(() => read(bytes, 4096)));
+    expect([error.code, error.message]).toEqual(["INVALID_ARGUMENT", expect.stringContaining(why)]);
+  });
+
+  test.each([1, 500, 511, 513, 514])("reports a stream truncated after %d bytes", async (end) => {
     const error = await failure(Promise.try(() => read(stream.subarray(0, end), 4096)));
     expect([error.code, error.message.slice(0, 27)]).toEqual([
       "DATA_LOSS",

@@ -12,13 +12,13 @@ import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { clipStart, printable } from "../base/text.ts";
 import { ByteStream } from "../sys/byte_stream.ts";
 import { spawn } from "../sys/children.ts";
-import { Descriptor, pipe, setBlocking, setPipeSize, type Pipe } from "../sys/descriptor.ts";
+import { Descriptor, pipe, setBlocking, type Pipe } from "../sys/descriptor.ts";
+import { usualPipeBytes } from "../sys/large_pipes.ts";
 import { Poller } from "../sys/poller.ts";
 import type { Decoding, DecodeStep } from "./processor_choice.ts";
 import { usualUmask, withUmask } from "../sys/umask.ts";
 
 const stderrBytesMax = 2048;
-const pipeBytes = 1 << 20;
 /** Time for a program to exit after it closed its output. */
 const exitMs = 10_000;
 /** Time after its exit for the stderr of its children, which may keep it open for ever. */
@@ -162,11 +162,6 @@ export class ProcessorChain implements AsyncDisposable {
 function openPipe(): Pipe {
   const ends = pipe();
   setBlocking(ends.reader, true);
-  try {
-    setPipeSize(ends.writer, pipeBytes);
-  } catch {
-    // Over the user's limit; the default size works as well.
-  }
   return ends;
 }
 
@@ -229,7 +224,7 @@ class Program {
 
   /** Reads what the pipe holds: on a busy node the poller may not have told of it yet. */
   #takeRest(stderr: ByteStream): void {
-    const rest = Buffer.allocUnsafeSlow(pipeBytes);
+    const rest = Buffer.allocUnsafeSlow(usualPipeBytes);
     const count = stderr.readNow(rest);
     if (count > 0) this.#keep(rest.subarray(0, count));
   }

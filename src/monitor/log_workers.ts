@@ -15,6 +15,7 @@ import type { CgroupPaths } from "../node/cgroup.ts";
 import { MemoryCounts, openMemoryEvents, type MemoryWatch } from "../node/memory_events.ts";
 import { eventfd, signalEventfd, type Descriptor, type Released } from "../sys/descriptor.ts";
 import { diskOf } from "../sys/disk.ts";
+import { LargePipes } from "../sys/large_pipes.ts";
 import { MountTable } from "../sys/mount_table.ts";
 import { startWorker } from "../sys/worker.ts";
 import type { Captured } from "../monitor_log/capture.ts";
@@ -244,7 +245,10 @@ export class LogWorkers {
   }
 }
 
-const startThread = (wake: Released) => startWorker("monitor_log/log_worker.ts", { wake });
+/** One budget for all threads of the process. */
+const { shared: largePipes } = new LargePipes();
+const startThread = (wake: Released) =>
+  startWorker("monitor_log/log_worker.ts", { wake, largePipes });
 
 class LogWorker {
   readonly device: string;

@@ -9,7 +9,8 @@ import { mkdir } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { Descriptor, setPipeSize } from "../sys/descriptor.ts";
+import { Descriptor } from "../sys/descriptor.ts";
+import { shrinkLeft } from "../sys/large_pipes.ts";
 import { mkfifo, setSelinuxLabel } from "../sys/path.ts";
 import { DescriptorInbox } from "../sys/unix_socket.ts";
 import type { LogStreams } from "../monitor_log/container_log.ts";
@@ -41,9 +42,6 @@ const noStdio: Stdio = {
   exited: () => {},
   close: () => {},
 };
-
-/** Output that a container can write while nobody reads. */
-const fifoBytes = 1 << 20;
 
 /** folder: the monitor's. @throws CriError FAILED_PRECONDITION when the log cannot be written. */
 export async function openStdio(
@@ -81,7 +79,7 @@ export function reopenStdio(
     try {
       const fifo = Descriptor.open(path, constants.O_RDWR);
       kept.set(name, fifo);
-      setPipeSize(fifo, fifoBytes);
+      shrinkLeft(fifo);
       if (name !== "stdin") streams[name] = Descriptor.open(path, reading).release();
     } catch (error) {
       const fields = { container: request.id, stream: name, error: messageOf(error) };
@@ -165,7 +163,6 @@ async function openFifos(request: StartRequest, workers: LogWorkers): Promise<St
   const at = (name: StreamName) => join(request.stdio, name);
   const names = fifoNames(request);
   const kept = new Map(names.map((name) => [name, open(at(name), constants.O_RDWR)] as const));
-  for (const fifo of kept.values()) setPipeSize(fifo, fifoBytes);
   const readers = names
     .filter((name) => name !== "stdin")
     .map((name) => [name, open(at(name), reading)] as const);

@@ -19,7 +19,9 @@ import {
   type Pipe,
   type Released,
 } from "../sys/descriptor.ts";
+import { largePipeBytes, LargePipes } from "../sys/large_pipes.ts";
 import type { Input } from "./inputs.ts";
+import { filledBytes, LargeFifos } from "./large_fifos.ts";
 import {
   cut,
   lineBytesMax,
@@ -38,9 +40,13 @@ type Source = {
   peek: () => { data: Buffer; state: Turn };
   take: (bytes: number) => void;
   isFull: () => boolean;
+  /** The descriptor is about to be closed. */
+  close: () => void;
 };
 /** A terminal has one stream, stdout. */
 export type LogStreams = { stdout?: Released; stderr?: Released; terminal: boolean };
+/** fifos: the thread's FIFOs that have more room than usual. */
+export type LogParts = { events?: LogEvents; fifos?: LargeFifos };
 /**
  * lineBytes: the log's limit of a line. hasReturns: a terminal, perhaps one that a shim holds, has made each "\n" into
  * "\r\n" (termios(3), ONLCR).
@@ -71,7 +77,7 @@ let copy: (Pipe & { devNull: Descriptor }) | undefined;
 
 function openCopy(): NonNullable<typeof copy> {
   const opened = { ...pipe(), devNull: Descriptor.open("/dev/null", constants.O_WRONLY) };
-  setPipeSize(opened.writer, 1 << 20); // as many pages as a FIFO has
+  setPipeSize(opened.writer, largePipeBytes); // as many pages as a FIFO has
   return opened;
 }
 
@@ -82,7 +88,7 @@ export function closeCopy(): void {
   copy = undefined;
 }
 
-function fifoSource(fifo: Descriptor): Source {
+function fifoSource(fifo: Descriptor, fifos: LargeFifos): Source {
   const { reader, writer, devNull } = (copy ??= openCopy());
   const peek = () => {
     const count = tee(fifo, writer, readBytes);
@@ -93,11 +99,13 @@ function fifoSource(fifo: Descriptor): Source {
       got += more;
     }
     if (count < 0) return { data: nothing, state: "empty" as const };
-    const state = count === readBytes ? ("more" as const) : ("some" as const);
+    // A pause to gather more would have the writer wait for room.
+    const state = count >= filledBytes ? ("more" as const) : ("some" as const);
+    if (state === "more") fifos.filled(fifo, count, performance.now());
     return { data: scratch.subarray(0, count), state };
   };
   const take = (bytes: number) => discard(fifo, devNull, bytes);
-  return { peek, take, isFull: () => isFull(fifo) };
+  return { peek, take, isFull: () => isFull(fifo), close: () => fifos.close(fifo) };
 }
 
 function terminalSource(terminal: Descriptor): Source {
@@ -112,7 +120,7 @@ function terminalSource(terminal: Descriptor): Source {
     return { data: buffered, state: ended ? "end" : count > 0 ? "more" : "empty" };
   };
   const take = (bytes: number) => (buffered = buffered.subarray(bytes));
-  return { peek, take, isFull: () => false };
+  return { peek, take, isFull: () => false, close: () => {} };
 }
 
 /** Writes container output in CRI's format. While the disk refuses writes, nothing is read. */
@@ -122,6 +130,7 @@ export class ContainerLog {
   readonly #format: Omit<LineFormat, "stream">;
   readonly inputs: readonly LogInput[];
   readonly #events: LogEvents;
+  readonly #fifos: LargeFifos;
   #file: Target = "not open";
   #blocked = false;
   /** The last write or opening has failed. */
@@ -132,10 +141,11 @@ export class ContainerLog {
     path: string,
     streams: LogStreams & LogFormat,
     resumed: boolean,
-    events: LogEvents = noEvents,
+    { events = noEvents, fifos = new LargeFifos(new LargePipes()) }: LogParts = {},
   ) {
     this.#path = path;
     this.#events = events;
+    this.#fifos = fifos;
     this.#terminal = streams.terminal;
     const { lineBytes = usualLineBytes, hasReturns } = streams;
     this.#format = { lineBytes, hasReturns };
@@ -152,7 +162,10 @@ export class ContainerLog {
   }
 
   #input(stream: Stream, descriptor: Descriptor): LogInput {
-    const source = this.#terminal ? terminalSource(descriptor) : fifoSource(descriptor);
+    const source = this.#terminal
+      ? terminalSource(descriptor)
+      : fifoSource(descriptor, this.#fifos);
+    if (!this.#terminal) this.#fifos.resume(descriptor, performance.now());
     const input: LogInput = {
       descriptor,
       stream,
@@ -208,7 +221,7 @@ export class ContainerLog {
     tap.offer(data, used);
     source.take(used);
     if (this.#blocked) return "empty";
-    if (used === 0) return state === "some" ? "part" : state;
+    if (used === 0) return data.length > 0 && state !== "end" ? "part" : state;
     return state === "empty" ? "more" : state;
   }
 
@@ -270,10 +283,14 @@ export class ContainerLog {
     this.#blocked = false;
   }
 
+  /** Call it before the inputs' descriptors are closed. */
   close(): void {
     closeLog(this.#file);
     this.#file = "not open";
-    for (const { tap } of this.inputs) tap.end();
+    for (const { tap, source } of this.inputs) {
+      tap.end();
+      source.close();
+    }
   }
 
   #resume(): void {

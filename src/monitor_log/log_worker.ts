@@ -8,10 +8,12 @@ import { codeOf, type ErrorCode, messageOf } from "../base/errors.ts";
 import { MemoryCounts } from "../node/memory_events.ts";
 import { Descriptor, drainEventfd, type Released } from "../sys/descriptor.ts";
 import { EPOLLET, EPOLLOUT, EPOLLPRI } from "../sys/epoll.ts";
+import { LargePipes } from "../sys/large_pipes.ts";
 import { collectGarbage } from "../sys/memory.ts";
 import { Capture, type Captured } from "./capture.ts";
 import { closeCopy, ContainerLog, type LogFormat, type LogStreams } from "./container_log.ts";
 import { Inputs, type Input } from "./inputs.ts";
+import { LargeFifos } from "./large_fifos.ts";
 import { LogRetries } from "./log_retries.ts";
 import { OutputFile } from "./output_file.ts";
 import { Sink } from "./tap.ts";
@@ -77,11 +79,15 @@ const idleMs = 1_000;
 /** A line now and then is not worth a collection, which takes some milliseconds. */
 const turnsWorth = 1_000;
 
-const { wake: released } = workerData as { wake: Released };
+const { wake: released, largePipes } = workerData as {
+  wake: Released;
+  largePipes: SharedArrayBuffer;
+};
 const wakeUp = Descriptor.adopt(released);
 const inputs = new Inputs(wakeUp);
 const logs = new Map<string, { log: ContainerLog; end?: End }>();
 const retries = new LogRetries();
+const fifos = new LargeFifos(new LargePipes(largePipes));
 const captures = new Map<string, { capture: Capture; end?: End }>();
 /** Watched cgroups' memory.events, by the caller's number. */
 const watches = new Map<number, Input>();
@@ -95,10 +101,11 @@ let stopping = false;
 function startLog({ id, path, resumed, ...streams }: LogRequest): void {
   const earlier = logs.get(id);
   retries.forget(id);
-  const log = new ContainerLog(path, streams, resumed, {
-    failed: (errno) => retries.failed(id, errno, performance.now()),
+  const events = {
+    failed: (errno: string) => retries.failed(id, errno, performance.now()),
     succeeded: () => retries.succeeded(id),
-  });
+  };
+  const log = new ContainerLog(path, streams, resumed, { events, fifos });
   if (earlier !== undefined) closeLog(earlier); // an earlier start timed out, and its disk answered later
   logs.set(id, { log });
   for (const input of log.inputs) inputs.add(input);
@@ -160,8 +167,8 @@ function stepLogEnd(id: string, { log, end }: { log: ContainerLog; end: End }): 
 }
 
 function closeLog({ log, end }: { log: ContainerLog; end?: End }, lostBytes = 0): void {
-  for (const input of log.inputs) inputs.close(input);
   log.close();
+  for (const input of log.inputs) inputs.close(input);
   if (end !== undefined) reply({ seq: end.seq, lostBytes });
 }
 
@@ -274,7 +281,9 @@ function step(): { isUrgent: boolean; waitMs?: number | undefined } {
     lags ||
     logs.values().some(({ end }) => end !== undefined) ||
     captures.values().some(({ end }) => end !== undefined);
-  return { isUrgent, waitMs: isUrgent ? stepMs : retries.waitMs(performance.now()) };
+  const waits = [isUrgent ? stepMs : undefined, fifos.shrink(now), retries.waitMs(now)];
+  const next = waits.filter((ms) => ms !== undefined);
+  return { isUrgent, waitMs: next.length > 0 ? Math.min(...next) : undefined };
 }
 
 /** Runs the event loop until `count` messages have arrived: this thread does so only for them. */

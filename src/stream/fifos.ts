@@ -6,14 +6,13 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { errnoOf } from "../base/errors.ts";
 import { ByteStream } from "../sys/byte_stream.ts";
-import { Descriptor, setPipeSize } from "../sys/descriptor.ts";
+import { Descriptor } from "../sys/descriptor.ts";
 import { mkfifo, setSelinuxLabel } from "../sys/path.ts";
 import type { Poller } from "../sys/poller.ts";
 import { removeTreeNow } from "../sys/remove_tree.ts";
 
 export type StreamName = "stdin" | "stdout" | "stderr";
 
-const fifoBytes = 256 << 10;
 const readMs = 1_000;
 const probeMs = 2;
 
@@ -51,7 +50,6 @@ export class Fifos implements Disposable {
     const { O_RDWR, O_WRONLY, O_RDONLY, O_NONBLOCK } = constants;
     const keepalive = Descriptor.open(path, O_RDWR | O_NONBLOCK);
     this.#keepalive.push(keepalive);
-    setPipeSize(keepalive, fifoBytes);
     return Descriptor.open(path, (name === "stdin" ? O_WRONLY : O_RDONLY) | O_NONBLOCK);
   }
 

@@ -91,6 +91,12 @@ export function setPipeSize({ fd }: Descriptor, bytes: number): void {
   check("fcntl", `F_SETPIPE_SZ on descriptor ${fd}`, fd, F_SETPIPE_SZ, bytes);
 }
 
+/** Returns a FIFO's or pipe's capacity in bytes. */
+export function pipeSize({ fd }: Descriptor): number {
+  const F_GETPIPE_SZ = 1032;
+  return check("fcntl", `F_GETPIPE_SZ on descriptor ${fd}`, fd, F_GETPIPE_SZ, 0);
+}
+
 const { EAGAIN, EINTR, EIO } = os.errno;
 const F_SETFL = 4;
 const SPLICE_F_NONBLOCK = 2;

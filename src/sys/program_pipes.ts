@@ -10,12 +10,14 @@ import {
   pipe,
   readNow,
   setBlocking,
-  setPipeSize,
   unreadBytes,
   writeNow,
   type Descriptor,
   type Pipe,
 } from "./descriptor.ts";
+import { LargePipes, usualPipeBytes } from "./large_pipes.ts";
+
+const largePipes = new LargePipes();
 
 type Options = {
   input: Uint8Array | undefined;
@@ -26,9 +28,6 @@ type Options = {
   onFlood: () => void;
 };
 
-/** Capacity of a pipe through which more goes than the kernel's default takes. */
-const largePipeBytes = 1 << 20;
-const usualPipeBytes = 64 << 10;
 const firstLookMs = 5;
 const looksMsMax = 100;
 /** Grace between the exit and the end of the outputs, which a grandchild may keep open. */
@@ -56,12 +55,20 @@ export class ProgramPipes implements Disposable {
     const { reader, writer } = this.#pipe(({ reader }) => reader);
     setBlocking(reader, true);
     setBlocking(writer, false);
-    if (input.length > usualPipeBytes) enlarge(writer);
+    if (input.length > usualPipeBytes) this.#enlarge(writer);
     return new Input(writer, input);
   }
 
   #collect(limits: Omit<Options, "input">): Output {
-    return new Output(this.#pipe(({ writer }) => writer).reader, limits);
+    const { reader } = this.#pipe(({ writer }) => writer);
+    let isLarge = false;
+    return new Output(reader, { ...limits, onFull: () => (isLarge ||= this.#enlarge(reader)) });
+  }
+
+  #enlarge(pipe: Descriptor): boolean {
+    const isLarge = largePipes.enlarge(pipe);
+    if (isLarge) this.#pipes.defer(() => largePipes.closed());
+    return isLarge;
   }
 
   #pipe(childEnd: (made: Pipe) => Descriptor): Pipe {
@@ -139,13 +146,16 @@ class Input {
   }
 }
 
+/** onFull: as much waits as fits into a pipe of the usual size. */
+type OutputOptions = Omit<Options, "input"> & { onFull: () => void };
+
 class Output {
   readonly #reader: Descriptor;
-  readonly #limits: Omit<Options, "input">;
+  readonly #limits: OutputOptions;
   readonly #chunks: Buffer[] = [];
   #length = 0;
 
-  constructor(reader: Descriptor, limits: Omit<Options, "input">) {
+  constructor(reader: Descriptor, limits: OutputOptions) {
     this.#reader = reader;
     this.#limits = limits;
   }
@@ -163,23 +173,15 @@ class Output {
   read(): boolean {
     const waiting = unreadBytes(this.#reader);
     if (waiting === 0) return false;
-    if (waiting === usualPipeBytes) enlarge(this.#reader);
+    const { bytesMax, floodBytes, onFlood, onFull } = this.#limits;
+    if (waiting === usualPipeBytes) onFull();
     const buffer = Buffer.allocUnsafe(waiting);
     const count = readNow(this.#reader, buffer);
-    const { bytesMax, floodBytes, onFlood } = this.#limits;
     if (this.#length < bytesMax) {
       this.#chunks.push(buffer.subarray(0, Math.min(count, bytesMax - this.#length)));
     }
     this.#length += count;
     if (this.#length >= floodBytes) onFlood();
     return true;
-  }
-}
-
-function enlarge(end: Descriptor): void {
-  try {
-    setPipeSize(end, largePipeBytes);
-  } catch {
-    // Over the user's limit; the default size works as well.
   }
 }

@@ -91,11 +91,14 @@ describe("a container's log", () => {
     const line = `${"x".repeat(1023)}\n`;
     writeSync(it.container, line.repeat(200));
     expect(it.turn()).toBe("more");
+    expect(it.turn()).toBe("more"); // its writer waits, or soon does
+    expect(it.turn()).toBe("empty");
+    writeSync(it.container, line);
     expect(it.turn()).toBe("some");
     expect(it.turn()).toBe("empty");
     writeSync(it.container, "the start of a line");
     expect(it.turn()).toBe("part");
-    expect(it.text).toBe(`F ${line}`.repeat(200));
+    expect(it.text).toBe(`F ${line}`.repeat(201));
   });
 
   test("has all of a write(2) larger than the FIFO, in which the start of a line is left", async () => {

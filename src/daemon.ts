@@ -282,11 +282,14 @@ function openNetworks({ config, log }: Pick<Given, "config" | "log">): CniNetwor
 }
 
 function openCgroup(mounts: CgroupMounts, config: Config, log: Log): CgroupDriver {
-  const absent = absentControllers(mounts).join(" ");
-  if (absent !== "") {
-    log.info("cgroup controllers are absent: their limits are refused, their statistics unset", {
-      absent,
-    });
+  const absent = absentControllers(mounts);
+  if (absent.length > 0) {
+    // Pods usually limit these; huge pages and block I/O are absent on many nodes.
+    const isNeeded = absent.some((name) => ["cpu", "memory", "pids"].includes(name));
+    log[isNeeded ? "warn" : "info"](
+      "cgroup controllers are absent: their limits are refused, their statistics unset",
+      { absent: absent.join(" ") },
+    );
   }
   const driver = config.systemdCgroup ? systemdDriver : cgroupfsDriver;
   return driver(mounts, config.cgroupParent);

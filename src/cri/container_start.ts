@@ -9,8 +9,9 @@ import { isRootMounted } from "../layer/rootfs.ts";
 import type { Started, StartRequest } from "../monitor/protocol.ts";
 import { startContainer as start } from "../monitor_client/start.ts";
 import type { StartContainerRequest } from "../proto/types.ts";
-import { oomScoreAdjAdvice } from "../spec/resources.ts";
+import { controllerAdvice, ociResources, oomScoreAdjAdvice } from "../spec/resources.ts";
 import { running, startFailed, type Container } from "../state/container.ts";
+import { isInGuest } from "../state/sandbox.ts";
 import type { Call, Context } from "./context.ts";
 import { containerFields } from "./log_subject.ts";
 import { startRequest } from "./monitor_requests.ts";
@@ -79,7 +80,7 @@ async function commitStart(
     context.log.info("container started", { ...containerFields(context, started), pid });
     context.nri?.startedContainer(started);
   } catch (error) {
-    const message = messageOf(error) + adviceOf(context, id);
+    const message = messageOf(error) + adviceOf(context, id, messageOf(error));
     await removeFailedStart(context, args); // it may be running: perhaps only the response was lost
     const ended = (old: Container) => startFailed(old, message, String(nowNs()));
     await context.containers.update(id, ended, { happened: true });
@@ -92,9 +93,13 @@ async function commitStart(
 }
 
 /** Returns advice for a cause that the runtime's message does not name: the runtime only sees its child end. */
-function adviceOf({ containers, host, config }: Context, id: string): string {
-  const wanted = toBigInt(containers.find(id)?.config.linux?.resources?.oom_score_adj);
-  return oomScoreAdjAdvice(wanted, host, config.restrictOomScoreAdj);
+function adviceOf({ containers, host, config }: Context, id: string, message: string): string {
+  const container = containers.find(id);
+  const resources = container?.config.linux?.resources ?? {};
+  const wanted = toBigInt(resources.oom_score_adj);
+  const isInHost = container !== undefined && !isInGuest(container);
+  const limits = isInHost ? controllerAdvice(ociResources(resources, [], host), host, message) : "";
+  return limits + oomScoreAdjAdvice(wanted, host, config.restrictOomScoreAdj);
 }
 
 /** @throws CriError FAILED_PRECONDITION: a runtime would start it in the empty mount point and write there. */

@@ -13,7 +13,9 @@ import type { LinuxContainerResources, UpdateContainerResourcesRequest } from ".
 import { ociJson, parseOciJson, type OciResources } from "../spec/oci_types.ts";
 import {
   checkHugepages,
+  controllerAdvice,
   explicitResources,
+  isSameRequest,
   mergedResources,
   ociResources,
   possibleOomScoreAdj,
@@ -100,6 +102,12 @@ export async function changeResources(
     const paths = containerCgroup(context, container);
     requireMemoryRoom(`container ${id}`, paths, { before, after: resources });
   }
+  const isSame =
+    isSameRequest(old, merged) && ociJson(before) === ociJson(resources) && !annotations;
+  if (isSame) {
+    await repeat(context, container, resources, call);
+    return { before, after: resources };
+  }
   const undo = ociJson({ ...before, oomScoreAdj: spec.process.oomScoreAdj } satisfies Before);
   try {
     await step("update-record", () =>
@@ -117,12 +125,36 @@ export async function changeResources(
       context.containers.update(id, (now) => updateEnded(now, merged, annotations)),
     );
   } catch (error) {
-    const message = messageOf(error);
     await rollBackUpdate(context, updateBegun(container, undo));
-    throw new CriError(codeOf(error), `updating container ${id}: ${message}`, { cause: error });
+    throw updateError(context, id, resources, error);
   }
   context.log.info("container updated", { container: id });
   return { before, after: resources };
+}
+
+/**
+ * Sets limits that a running container already has, in case another program has changed its cgroup: older kubelets
+ * repeat cpusets every ten seconds for that. Records and the log stay as they are.
+ */
+async function repeat(
+  context: Context,
+  container: Container,
+  resources: OciResources,
+  call: Call,
+): Promise<void> {
+  const { id, phase } = container;
+  if (phase.phase !== "running") return;
+  try {
+    await updateRuntime(context, container, resources, stepSignal(context, call));
+  } catch (error) {
+    throw updateError(context, id, resources, error);
+  }
+}
+
+function updateError({ host }: Context, id: string, resources: OciResources, cause: unknown) {
+  const message = messageOf(cause);
+  const why = controllerAdvice(resources, host, message);
+  return new CriError(codeOf(cause), `updating container ${id}: ${message}${why}`, { cause });
 }
 
 /** Returns the requested oom_score_adj, and the possible one; undefined: the update does not mention it. */
@@ -204,11 +236,11 @@ async function updateRuntime(
     return await updateTask(context, id, limits);
   }
   const { command } = handlerOf(context, container);
-  const folder = context.containers.folderOf(id);
-  const file = join(folder, "update.json");
+  const path = join(context.config.state, `update-${id}`);
+  const file = `${path}.json`;
   await writeFile(file, ociJson(limits), { mode: 0o600 });
   try {
-    const options = { logFile: join(folder, "update.log"), signal };
+    const options = { logFile: `${path}.log`, signal };
     await callRuntime(command, ["update", "--resources", file, id], options);
   } finally {
     await rm(file, { force: true });

@@ -16,7 +16,7 @@ import { Gate } from "../base/gate.ts";
 import type { Log } from "../base/log.ts";
 import { jsonText } from "../base/json.ts";
 import { Semaphore } from "../base/semaphore.ts";
-import { writeFileAtomic } from "../sys/file.ts";
+import { readTextIfExists, writeFileAtomic } from "../sys/file.ts";
 import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
 import { attachmentsOf, type CniAttachment, quarantineCache } from "./cni_cache.ts";
 import { cachedPods, readCache, removeCache, writeCache } from "./cni_cache.ts";
@@ -123,6 +123,7 @@ export class CniNetwork implements AsyncDisposable {
       const message = `CNI template ${template} does not render to a valid list: ${messageOf(cause)}`;
       throw new CriError("FAILED_PRECONDITION", message, { cause });
     }
+    if ((await readTextIfExists(path)) === text) return;
     await mkdir(this.#options.confDir, { recursive: true, mode: 0o755 });
     await writeFileAtomic(path, text, { mode: 0o644, fsync: true });
     this.#options.log.info("CNI list written", { path, cidrs: cidrs.join(" ") });

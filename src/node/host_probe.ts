@@ -23,6 +23,7 @@ export function readHostInfo(
     swapLimit: hasSwapLimit(cgroups),
     capabilities: capabilityNames.filter((_name, bit) => (bounding >> BigInt(bit)) & 1n),
     oomScoreAdj: Number(readFileSync("/proc/self/oom_score_adj", "utf8")),
+    absentControllers: absentControllers(cgroups),
     openFilesSoft: ownSoftBeforeEngine(),
     apparmor,
     idmappedLayers: kernelIsAtLeast(5, 19),

@@ -1,5 +1,6 @@
 // Converts CRI's LinuxContainerResources to OCI resources, and merges updates. In CRI, 0 means "unspecified".
 import { toBigInt, toLong } from "../base/int64.ts";
+import { jsonText } from "../base/json.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
 import type { HostInfo } from "./spec_inputs.ts";
 import { nonEmpty, type OciDeviceRule, type OciResources } from "./oci_types.ts";
@@ -63,6 +64,23 @@ export function mergedResources(
   merged.hugepage_limits = [...pages.values()];
   merged.unified = { ...old.unified, ...given.unified };
   return merged;
+}
+
+/** True if an update asks for what the record has already. */
+export function isSameRequest(
+  old: LinuxContainerResources,
+  merged: LinuxContainerResources,
+): boolean {
+  const pages = ({ hugepage_limits }: LinuxContainerResources) =>
+    (hugepage_limits ?? []).map(({ page_size, limit }) => `${page_size} ${toBigInt(limit)}`);
+  const texts = (one: LinuxContainerResources) => [
+    one.cpuset_cpus || "",
+    one.cpuset_mems || "",
+    Object.entries(one.unified ?? {}).toSorted(([a], [b]) => (a < b ? -1 : 1)),
+    pages(one).toSorted(),
+  ];
+  const isSame = numbers.every((field) => toBigInt(old[field]) === toBigInt(merged[field]));
+  return isSame && jsonText(texts(old)) === jsonText(texts(merged));
 }
 
 /**
@@ -158,32 +176,55 @@ const [periodDefault, sharesDefault, weightDefault] = [100_000n, 1_024n, "100"];
 
 /**
  * Returns the resources with all defaults filled in. A runtime's update leaves absent fields unchanged, so
- * rolling an update back must set the fields that were absent before it.
+ * rolling an update back must set the fields that were absent before it. Fields of a controller that the host does not
+ * have are left out: an update cannot have changed them, and runtimes refuse them.
  */
 export function explicitResources(
   resources: OciResources,
   host: HostInfo,
   cpuset: { cpus?: string; mems?: string },
 ): OciResources {
-  const { memory, cpu, unified } = resources;
+  const { memory, cpu, unified, ...others } = resources;
   const isV2 = host.cgroupVersion === 2;
+  const has = (controller: string) => !host.absentControllers.includes(controller);
+  const { cpus, mems, ...shares } = cpu ?? {};
+  const weight = isV2 && has("cpu") && cpu?.shares === undefined;
   return {
-    ...resources,
-    memory: {
-      limit: memory?.limit ?? -1n,
-      ...(host.swapLimit ? { swap: memory?.swap ?? -1n } : {}),
-    },
-    cpu: {
-      ...cpuset,
-      quota: -1n,
-      period: periodDefault,
-      ...(isV2 ? {} : { shares: sharesDefault }),
-      ...cpu,
-    },
-    ...(isV2 && cpu?.shares === undefined
-      ? { unified: { "cpu.weight": weightDefault, ...unified } }
-      : {}),
+    ...others,
+    ...nonEmpty("memory", {
+      ...(has("memory") ? { limit: memory?.limit ?? -1n } : {}),
+      ...(has("memory") && host.swapLimit ? { swap: memory?.swap ?? -1n } : {}),
+    }),
+    ...nonEmpty("cpu", {
+      ...(has("cpuset") ? { cpus: cpus ?? cpuset.cpus, mems: mems ?? cpuset.mems } : {}),
+      ...(has("cpu") ? { quota: -1n, period: periodDefault } : {}),
+      ...(has("cpu") && !isV2 ? { shares: sharesDefault } : {}),
+      ...(has("cpu") ? shares : {}),
+    }),
+    ...(weight ? { unified: { "cpu.weight": weightDefault, ...unified } } : { unified }),
   };
+}
+
+/**
+ * Returns what explains a runtime's error about limits: the controllers of these limits that the host does not have.
+ * "": the host has them all, or the error is about something else.
+ */
+export function controllerAdvice(
+  { cpu, memory, pids }: OciResources,
+  host: HostInfo,
+  message: string,
+): string {
+  const { cpus, mems, ...time } = cpu ?? {};
+  const isLimited: Record<string, boolean> = {
+    memory: Object.values(memory ?? {}).some((value) => value !== undefined),
+    cpu: Object.values(time).some((value) => value !== undefined),
+    cpuset: Boolean(cpus) || Boolean(mems),
+    pids: pids !== undefined,
+  };
+  const absent = host.absentControllers.filter((name) => isLimited[name] === true);
+  if (absent.length === 0 || !/cgroup|controller|limit/i.test(message)) return "";
+  const [first] = absent;
+  return `; this node has no ${absent.join(" and no ")} controller: add cgroup_enable=${first} to the kernel's command line or mount the controller, or request no limit of it`;
 }
 
 /**

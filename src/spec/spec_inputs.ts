@@ -18,6 +18,8 @@ export type HostInfo = {
   capabilities: string[];
   /** The daemon's own oom_score_adj. */
   oomScoreAdj: number;
+  /** cgroup controllers that the host lacks or has not mounted. */
+  absentControllers: readonly string[];
   /** The soft limit of open files that containers have unless somebody sets one. */
   openFilesSoft: number;
   /** Absent if the kernel runs without AppArmor, or daemon.json disables it. */

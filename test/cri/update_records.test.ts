@@ -1,12 +1,13 @@
 // Tests that UpdateContainerResources changes the limits of containers that do not run, and that interrupted
 // updates are rolled back.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { rmSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { lstatSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { basename, join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
 import type { LinuxContainerResources, PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure, until } from "../expect.ts";
-import { type Daemon, ociRuntime, startDaemon } from "../harness.ts";
+import { cgroupDriver, type Daemon, executable, ociRuntime, startDaemon } from "../harness.ts";
 import { isV2 } from "../host.ts";
 import { Limits, mib } from "./limits.ts";
 
@@ -138,3 +139,80 @@ describe("interrupted after the kernel applied it", () => {
     await daemon.client.RemoveContainer({ container_id: id });
   });
 });
+
+describe("that changes nothing", () => {
+  const own = { memory_limit_in_bytes: mib(64), cpu_shares: toLong(512), cpuset_cpus: "0" };
+
+  /** Bundle and record with the times of their last change; the record gets to the disk later. */
+  function written(id: string): [string, bigint][] {
+    const folders = [join(daemon.dir, "graph/containers", id), join(daemon.dir, "state/records")];
+    const paths = folders.flatMap((folder) =>
+      readdirSync(folder).map((name) => join(folder, name)),
+    );
+    const own = paths.filter((path) => path.includes(id) && !path.endsWith(".settled.json"));
+    return own.map((path) => [path, lstatSync(path, { bigint: true }).ctimeNs]);
+  }
+
+  test.each<[string, LinuxContainerResources]>([
+    ["one limit again", { cpuset_cpus: "0" }],
+    ["all limits again", own],
+    [
+      "the limits of huge pages that a kubelet always sends",
+      { ...own, hugepage_limits: [{ page_size: "2MB", limit: toLong(0) }] },
+    ],
+    ["nothing but unspecified values", { cpu_shares: toLong(0), unified: {} }],
+  ])("writes nothing under graph and no line of INFO: %s", async (_, given) => {
+    const id = await start(own);
+    await limits.update(id, { cpu_quota: toLong(50_000) });
+    const [before, log] = [written(id), daemon.log.length];
+    await limits.update(id, given);
+    expect(written(id)).toEqual(before);
+    expect(daemon.log.slice(log)).not.toContain("container updated");
+    await daemon.client.RemoveContainer({ container_id: id });
+  });
+
+  test("sets a limit again that another program has changed", async () => {
+    const id = await start(own);
+    const before = await limits.kernel(id);
+    const file = isV2 ? "cpu.weight" : "cpu/cpu.shares";
+    const cgroup = readFileSync(`/proc/${await daemon.pidOf(id)}/cgroup`, "utf8");
+    const path = new RegExp(isV2 ? "^0::(.+)$" : ":cpu:(.+)$", "m").exec(cgroup)![1]!;
+    writeFileSync(join("/sys/fs/cgroup", isV2 ? path : `cpu${path}`, basename(file)), "100");
+    expect(await limits.kernel(id)).not.toEqual(before);
+    await limits.update(id, { cpuset_cpus: "0" });
+    expect(await limits.kernel(id)).toEqual(before);
+    await daemon.client.RemoveContainer({ container_id: id });
+  });
+});
+
+// The daemon runs in a mount namespace in which cgroup v1's memory hierarchy is not mounted.
+test.skipIf(isV2 || cgroupDriver === "systemd")(
+  "without a memory controller: a refused update says why and blocks no later one",
+  async () => {
+    const folder = mkdtempSync(join(tmpdir(), "isulad-without-memory-"));
+    const wrapper = join(folder, basename(executable));
+    const hide = `umount /sys/fs/cgroup/memory && exec ${executable} "$@"`;
+    writeFileSync(wrapper, `#!/bin/sh\nexec unshare -m sh -c '${hide}' sh "$@"\n`, { mode: 0o755 });
+    await using daemon = await startDaemon({ executable: wrapper, network: false });
+    expect(daemon.log).toMatch(/WARN.*cgroup controllers are absent.*memory/i);
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const id = await daemon.run(podId, pod, ["sleep", "600"]);
+    const update = (linux: LinuxContainerResources) =>
+      daemon.client.UpdateContainerResources({ container_id: id, linux });
+    const why = "this node has no memory controller";
+    const refused = await failure(update({ memory_limit_in_bytes: mib(64) }));
+    expect(refused.message).toContain(why);
+    await update({ cpu_shares: toLong(300) });
+    const both = { memory_limit_in_bytes: mib(64), cpu_quota: toLong(30_000) };
+    expect((await failure(update(both))).message).toContain(why);
+    await update({ cpu_quota: toLong(50_000), cpuset_cpus: "0" });
+    const files = ["cpu.shares", "cpu.cfs_quota_us"].map((name) => `/sys/fs/cgroup/cpu/${name}`);
+    expect((await daemon.exec(id, ["cat", ...files])).stdout).toBe("300\n50000\n");
+    const resources = { memory_limit_in_bytes: mib(64) };
+    const started = daemon.run(podId, pod, ["sleep", "600"], { linux: { resources } });
+    expect((await failure(started)).message).toContain(why);
+    await daemon.removePod(podId);
+    rmSync(folder, { recursive: true });
+  },
+);

@@ -18,6 +18,7 @@ export const host: HostInfo = {
   capabilities: capabilityNames,
   oomScoreAdj: -999,
   openFilesSoft: 1_024,
+  absentControllers: [],
   idmappedLayers: true,
   arch: "x64",
 };

@@ -189,6 +189,24 @@ describe("explicitResources()", () => {
     });
   });
 
+  test.each<[1 | 2, string[], string[]]>([
+    [1, ["memory"], ["cpus", "mems", "period", "quota", "shares"]],
+    [2, ["memory"], ["cpu.weight", "cpus", "mems", "period", "quota"]],
+    [1, ["cpu"], ["cpus", "limit", "mems", "swap"]],
+    [2, ["cpuset", "memory"], ["cpu.weight", "period", "quota"]],
+    [2, ["cpu", "cpuset"], ["limit", "swap"]],
+  ])("cgroup v%d: leaves out what %j limit, which are absent", (version, absent, expected) => {
+    const node = { ...host, cgroupVersion: version, swapLimit: true, absentControllers: absent };
+    const { memory, cpu, unified } = explicitResources({ devices: [] }, node, cpuset);
+    expect(Object.keys({ ...memory, ...cpu, ...unified }).toSorted()).toEqual(expected);
+    const limited = { devices: [], memory: { limit: 9n }, cpu: { shares: 7n } };
+    const explicit = explicitResources(limited, node, cpuset);
+    expect([explicit.memory?.limit, explicit.cpu?.shares]).toEqual([
+      absent.includes("memory") ? undefined : 9n,
+      absent.includes("cpu") ? undefined : 7n,
+    ]);
+  });
+
   test("keeps requested values", () => {
     const requested = { cpu_shares: toLong(7), cpuset_cpus: "1", memory_limit_in_bytes: toLong(9) };
     const v2 = { ...host, cgroupVersion: 2 as const, swapLimit: true };

@@ -31,7 +31,8 @@ import {
 } from "./node/cgroup.ts";
 import { cgroupfsDriver } from "./node/cgroupfs.ts";
 import { type CniNetwork, openCni } from "./node/cni.ts";
-import { DiskUsages } from "./stats/disk_usage.ts";
+import { writtenFolders } from "./cri/usage.ts";
+import { DiskUsages, measurer } from "./stats/disk_usage.ts";
 import { readHostInfo } from "./node/host_probe.ts";
 import { prepareNetnsFolder } from "./node/netns_folder.ts";
 import { reportPrograms } from "./node/programs.ts";
@@ -227,7 +228,9 @@ async function createContext(
     ),
     instruments: stack.use(new Instruments()),
     sampler: stack.use(new Sampler(() => sampledCgroups(context), config.statsCollectMs)),
-    layers: stack.use(new DiskUsages(log.child("stats"), config.statsCollectMs)),
+    layers: stack.use(
+      new DiskUsages(log.child("stats"), config.statsCollectMs, measurer(writtenFolders)),
+    ),
     monitor,
     streams,
     tlsServers: { stream: streams.tls },

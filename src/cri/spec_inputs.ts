@@ -149,6 +149,8 @@ export async function prepareContainerInputs(
     paths: ignoreImageDefinedVolumes ? [] : Object.keys(image.config.Volumes ?? {}),
     destinations: (config.mounts ?? []).map((mount) => mount.container_path ?? ""),
     owner,
+    limited: (folder, fill) =>
+      context.images.fillLimited(context.containers.folderOf(id), folder, fill),
     signal: stepSignal(context, call),
     log: context.log,
   });

@@ -1,6 +1,7 @@
 // Reads the resource usage of running containers and ready pods, for stats, metrics and ImageFsInfo.
 import { messageOf } from "../base/errors.ts";
 import { writableLayer } from "../layer/rootfs.ts";
+import { volumesFolder } from "../node/image_volumes.ts";
 import type { Container } from "../state/container.ts";
 import { isInGuest, type Sandbox } from "../state/sandbox.ts";
 import type { DiskUsage } from "../stats/disk_usage.ts";
@@ -71,12 +72,17 @@ export function runningByPod(context: Context, sandboxes: Sandbox[]): Map<string
   return byPod;
 }
 
-/** Disk usage of each container's writable layer, by id. */
+/** The folders into which a container writes on disk: its writable layer, and its copies of the image's volumes. */
+export function writtenFolders(containerFolder: string): string[] {
+  return [writableLayer(containerFolder), volumesFolder(containerFolder)];
+}
+
+/** Disk usage of each container's writable layer and volumes, by id. */
 export async function writableLayerUsage(
   context: Context,
   containers: Container[],
 ): Promise<Map<string, DiskUsage>> {
-  const folderOf = ({ id }: Container) => writableLayer(context.containers.folderOf(id));
+  const folderOf = ({ id }: Container) => context.containers.folderOf(id);
   const usages = await context.layers.of(containers.map(folderOf));
   return new Map(
     containers.flatMap((container) => {

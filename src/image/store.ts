@@ -28,6 +28,7 @@ import type { EndpointCheck } from "./registry_check.ts";
 import { RootfsMounts, type RootfsMountOptions, type RootfsMountsParts } from "./rootfs_mounts.ts";
 import type { Verification } from "./verifiers.ts";
 import { openStorage, type Storage, type StorageOptions } from "../layer/storage_driver.ts";
+import { fillLimited } from "../layer/rootfs.ts";
 import { removeTree } from "../sys/remove_tree.ts";
 
 export type { RegistryAuth } from "../registry/credentials.ts";
@@ -347,6 +348,11 @@ export class ImageStore implements AsyncDisposable {
       await this.unmountRootfs(parts.dir);
       throw error;
     }
+  }
+
+  /** Fills another folder of a container, which shares the limit of its writable layer; dir: as for mountRootfs. */
+  fillLimited(dir: string, folder: string, fill: () => Promise<void>): Promise<void> {
+    return fillLimited(dir, folder, { fill, quota: this.storage.quota });
   }
 
   /** Undoes mountRootfs; does nothing if nothing is mounted. */

@@ -73,6 +73,11 @@ export class ContainerQuota {
     throw new Error(`all ${projectsMax} project ids are in use`);
   }
 
+  /** Assigns the project of one of a container's folders to another one, which must be empty. */
+  share(folder: string, another: string): void {
+    setProject(another, projectOf(folder));
+  }
+
   /** Limits writes to `bytes` more than the folder's project uses now. */
   setLimit(folder: string): void {
     const project = projectOf(folder);

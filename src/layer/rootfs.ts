@@ -99,6 +99,22 @@ export function writableLayer(dir: string): string {
   return join(dir, "upper");
 }
 
+/**
+ * Fills another folder of a mounted root's container, which shares the limit of its writable layer. As with a copy of
+ * the layers, what it is filled with does not count: the image may hold more than a container may write.
+ */
+export async function fillLimited(
+  dir: string,
+  folder: string,
+  { fill, quota }: { fill: () => Promise<void> } & Pick<RootfsMaker, "quota">,
+): Promise<void> {
+  const upper = join(dir, "upper");
+  quota?.clearLimit(upper);
+  quota?.share(upper, folder);
+  await fill();
+  quota?.setLimit(upper);
+}
+
 /** Unmounts rootfs and removes upper, work and rootfs; missing ones are no error. */
 export async function unmountRootfs(
   dir: string,

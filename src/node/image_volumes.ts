@@ -1,5 +1,6 @@
 // Creates an image's volumes (Volumes in its config): each becomes a writable directory of the container,
-// with a copy of the image's content at that path, and is removed with the container.
+// with a copy of the image's content at that path, and is removed with the container. They share the limit of the
+// container's writable layer, and count as part of it.
 import { chmod, chown, lstat, mkdir } from "node:fs/promises";
 import { join, posix } from "node:path";
 import { CriError } from "../base/errors.ts";
@@ -26,9 +27,16 @@ export type VolumeOptions = {
   destinations: string[];
   /** The root of the container's user namespace. */
   owner?: { uid: number; gid: number };
+  /** Calls `fill`, which writes into the folder, with the folder under the container's limit on disk. */
+  limited?: (folder: string, fill: () => Promise<void>) => Promise<void>;
   signal: AbortSignal;
   log: Log;
 };
+
+/** The folder of a container's volumes; containerFolder: as in VolumeOptions. */
+export function volumesFolder(containerFolder: string): string {
+  return join(containerFolder, "volumes");
+}
 
 /** @throws CriError FAILED_PRECONDITION for invalid volumes, DEADLINE_EXCEEDED for a copy that takes too long. */
 export async function makeVolumes(
@@ -51,11 +59,11 @@ export async function makeVolumes(
       continue;
     }
     if (mounted.has(found?.at)) continue; // it would cover the mount
-    const source = join(options.folder, "volumes", String(wanted.length));
+    const source = join(volumesFolder(options.folder), String(wanted.length));
     wanted.push({ path, source, image: found?.file });
   }
   checkCopies(wanted);
-  for (const volume of wanted) await makeVolume(options, volume);
+  if (wanted.length > 0) await fillVolumes(options, wanted);
   if (leftOut.length > 0) {
     const message = "volumes of the image are left out: they would cover mounts of the runtime";
     options.log.info(message, { container: options.container, volumes: leftOut.join(" ") });
@@ -81,8 +89,16 @@ async function mountPoints({ rootfs, destinations }: VolumeOptions): Promise<Set
   return new Set(found.map((one) => one?.at));
 }
 
+async function fillVolumes(options: VolumeOptions, wanted: Wanted[]): Promise<void> {
+  const folder = volumesFolder(options.folder);
+  await mkdir(folder, { recursive: true, mode: 0o711 });
+  const fill = async () => {
+    for (const volume of wanted) await makeVolume(options, volume);
+  };
+  await (options.limited?.(folder, fill) ?? fill());
+}
+
 async function makeVolume(options: VolumeOptions, { path, source, image }: Wanted): Promise<void> {
-  await mkdir(join(options.folder, "volumes"), { recursive: true, mode: 0o711 });
   await mkdir(source, { mode: 0o755 });
   if (image === undefined) {
     if (options.owner !== undefined) await chown(source, options.owner.uid, options.owner.gid);

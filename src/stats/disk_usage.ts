@@ -1,4 +1,4 @@
-// Measures containers' writable layers in the background with du(1).
+// Measures what containers have written, in their writable layers and volumes, in the background with du(1).
 //
 // Decision: a child process measures, because a container may have millions of files, whose names would
 // fill the daemon's memory and delay its calls. One run measures up to 200 of the requested folders, and a pause of at
@@ -10,7 +10,7 @@ import { nowNs } from "../base/clock.ts";
 import { type Log, logFailure } from "../base/log.ts";
 import { failureOutput, run } from "../sys/run.ts";
 
-/** A folder's allocated bytes and inodes, including the folder itself. */
+/** Allocated bytes and inodes of a folder, or of its parts, including the folders themselves. */
 export type DiskUsage = { atNs: bigint; bytes: bigint; inodes: bigint };
 
 const pauseFactor = 20;
@@ -39,7 +39,7 @@ export class DiskUsages implements Disposable {
   #foldersMax = foldersMax;
 
   /** pauseMs: between two measurements, unless the last one took long. */
-  constructor(log: Log, pauseMs: number, measure: Measure = measureFolders) {
+  constructor(log: Log, pauseMs: number, measure: Measure = measurer()) {
     this.#log = log;
     this.#pauseMs = pauseMs;
     this.#measure = measure;
@@ -151,6 +151,24 @@ export class DiskUsages implements Disposable {
     this.#closing.abort();
     this.#wake();
   }
+}
+
+/** partsOf: the folders that count for a requested one, which is itself not measured if it is not among them. */
+export function measurer(partsOf = (folder: string): string[] => [folder]): Measure {
+  return async (requested, signal) => {
+    const parts = new Map(requested.map((folder) => [folder, partsOf(folder)]));
+    const usages = await measureFolders([...parts.values()].flat(), signal);
+    const found = new Map<string, DiskUsage>();
+    for (const [folder, names] of parts) {
+      const [first, ...others] = names.flatMap((name) => usages.get(name) ?? []);
+      if (first !== undefined) found.set(folder, others.reduce(sum, first));
+    }
+    return found;
+  };
+}
+
+function sum(a: DiskUsage, b: DiskUsage): DiskUsage {
+  return { atNs: a.atNs, bytes: a.bytes + b.bytes, inodes: a.inodes + b.inodes };
 }
 
 /** Runs GNU du twice, for bytes and inodes; the second run finds everything in the kernel's caches. */

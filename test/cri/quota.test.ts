@@ -7,6 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { until } from "../expect.ts";
 import { executable, startDaemon } from "../harness.ts";
+import { busyboxImage } from "../image_maker.ts";
 import { end, processesOf } from "../host.ts";
 
 const dir = fs.mkdtempSync(join(tmpdir(), "isulad-quota-"));
@@ -77,6 +78,16 @@ describe.skipIf(!isMounted).each(["auto", "native"])("where it can (%s)", (drive
       const { text } = await daemon.output(podId, pod, `${write(6)}; ${write(12)}`);
       expect(text).toBe("fits\nfull\n");
     }
+    // Volumes of the image share the limit; what the image has in them does not count.
+    const name = "example.test/volume:1";
+    const data = Buffer.alloc(9 << 20, "x").toString();
+    await daemon.loadImage(
+      busyboxImage({ Volumes: { "/data": {} } }, [{ name: "data/file", data }]),
+      name,
+    );
+    const inVolume = `${write(3)}; ${write(6).replace("of=/", "of=/data/")}; wc -c < /data/file`;
+    const { text } = await daemon.output(podId, pod, inVolume, { image: { image: name } });
+    expect(text).toBe(`fits\nfull\n${9 << 20}\n`);
     await daemon.removePod(podId);
     const again = await daemon.runPod(pod);
     expect((await daemon.output(again, pod, write(6))).text).toBe("fits\n");

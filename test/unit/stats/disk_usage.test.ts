@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { silentLog } from "../../../src/base/log.ts";
 import { until } from "../../expect.ts";
-import { type DiskUsage, DiskUsages } from "../../../src/stats/disk_usage.ts";
+import { type DiskUsage, DiskUsages, measurer } from "../../../src/stats/disk_usage.ts";
 
 const used: DiskUsage = { atNs: 1n, bytes: 4096n, inodes: 1n };
 
@@ -21,6 +21,25 @@ describe("DiskUsages", () => {
     const bytes = execFileSync("du", ["-s", "-B1", folder], { encoding: "utf8" });
     expect(found.get(folder)).toMatchObject({ bytes: BigInt(bytes.split("\t")[0]!), inodes: 3n });
     expect(found.has(missing)).toBe(false);
+    rmSync(folder, { recursive: true });
+  });
+
+  test("adds up the parts of a folder that exist", async () => {
+    const folder = mkdtempSync(join(tmpdir(), "isulad-du-"));
+    for (const name of ["upper", "volumes", "other"]) {
+      mkdirSync(join(folder, name));
+      writeFileSync(join(folder, name, "file"), "x".repeat(100_000));
+    }
+    const parts = (at: string) => ["upper", "missing", "volumes"].map((name) => join(at, name));
+    using usages = new DiskUsages(silentLog(), 10_000, measurer(parts));
+    const found = await usages.of([folder, join(folder, "missing")]);
+    const bytes = (name: string) =>
+      BigInt(
+        execFileSync("du", ["-s", "-B1", join(folder, name)], { encoding: "utf8" }).split("\t")[0]!,
+      );
+    expect([...found.keys()]).toEqual([folder]);
+    const expected = { bytes: bytes("upper") + bytes("volumes"), inodes: 4n };
+    expect(found.get(folder)).toMatchObject(expected);
     rmSync(folder, { recursive: true });
   });
 

@@ -1,6 +1,7 @@
 // Builds the pod and container configurations of `isulad-ts run` from its options. Pure.
 import { basename, resolve } from "node:path";
 import { CriError } from "../base/errors.ts";
+import { refuseOccupiedPorts } from "../base/annotations.ts";
 import { toLong } from "../base/int64.ts";
 import { procMasks } from "../base/proc_masks.ts";
 import { quoted } from "../base/text.ts";
@@ -57,7 +58,10 @@ export function podConfig(
     log_directory: logDirectory,
     port_mappings: options.ports.map(portMapping),
     labels: labels(options, uid),
-    annotations: pairs("--annotation", options.annotations),
+    annotations: {
+      ...pairs("--annotation", options.annotations),
+      ...(options.ports.length > 0 ? { [refuseOccupiedPorts]: "true" } : {}),
+    },
     linux: {
       security_context: {
         namespace_options: namespaces(options),

@@ -39,6 +39,7 @@ import {
   type Context,
   type Handler,
 } from "./context.ts";
+import { checkHostPorts } from "./host_ports.ts";
 import { sandboxFields } from "./log_subject.ts";
 import { startPause } from "./pause.ts";
 import { rootfsOwner } from "./rootfs_owner.ts";
@@ -282,6 +283,7 @@ async function attach(making: Making): Promise<void> {
     netnsPath: networkSettings.SandboxKey,
     cgroupPath: context.cgroup.podCgroup(cgroup.parent, id).path,
   });
+  checkHostPorts(context, making.sandbox);
   const { cniLists } = getHandler(context, making.sandbox.runtimeHandler);
   const plan = context.cni.plan(pod, cniLists);
   for (const warning of unservedRequests(plan)) {

@@ -7,7 +7,7 @@ import { convertResult, type CniResult } from "./cni_result.ts";
 
 const protocols = ["tcp", "udp", "sctp"] as const;
 
-type PortMapping = {
+export type PortMapping = {
   hostPort: number;
   containerPort: number;
   protocol: (typeof protocols)[number];
@@ -42,12 +42,17 @@ export function cniPodOf(
     name: config.metadata?.name ?? "",
     namespace: config.metadata?.namespace ?? "",
     uid: config.metadata?.uid ?? "",
-    portMappings: (config.port_mappings ?? []).map(portMappingOf).filter((p) => p.hostPort > 0),
+    portMappings: portMappingsOf(config),
     annotations: config.annotations ?? {},
     dns: dns
       ? { servers: dns.servers ?? [], searches: dns.searches ?? [], options: dns.options ?? [] }
       : undefined,
   };
+}
+
+/** Returns the ports of the node that a pod requests. @throws CriError INVALID_ARGUMENT for an invalid one. */
+export function portMappingsOf({ port_mappings }: PodSandboxConfig): PortMapping[] {
+  return (port_mappings ?? []).map(portMappingOf).filter(({ hostPort }) => hostPort > 0);
 }
 
 function portMappingOf(

@@ -45,6 +45,26 @@ export function listenTcp(host: string, port: number): { listener: Descriptor; p
   return { listener, port: new DataView(address.buffer).getUint16(2) };
 }
 
+const SOCK_DGRAM = 2;
+
+/**
+ * Tests whether a program of the node has the port: a TCP listener, or any UDP socket. False where that cannot be
+ * known, such as for an address that the node lacks.
+ */
+export function isPortTaken(protocol: "tcp" | "udp", host: string, port: number): boolean {
+  const type = protocol === "tcp" ? SOCK_STREAM : SOCK_DGRAM;
+  try {
+    const family = domainOf(familyOf(host));
+    using socket = new Descriptor(check("socket", host, family, type | O_CLOEXEC, 0));
+    if (protocol === "tcp") setOption(socket, SOL_SOCKET, SO_REUSEADDR); // else closed connections count
+    const address = socketAddress(host, port);
+    check("bind", hostPort(host, port), socket.fd, address, address.length);
+    return false;
+  } catch (error) {
+    return errnoOf(error) === "EADDRINUSE";
+  }
+}
+
 /** Accepts a pending connection; undefined: there is none. */
 export function accept({ fd: listener }: Descriptor): Descriptor | undefined {
   let connection: Descriptor;

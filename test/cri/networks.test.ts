@@ -2,10 +2,13 @@
 import { describe, expect, test } from "bun:test";
 import { execFileSync, spawn } from "node:child_process";
 import { createSocket } from "node:dgram";
+import { createServer, Server, type AddressInfo } from "node:net";
 import process from "node:process";
+import { refuseOccupiedPorts } from "../../src/base/annotations.ts";
 import { runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure, until } from "../expect.ts";
+import { freePort } from "../registry.ts";
 import {
   addresses,
   bridge,
@@ -222,5 +225,50 @@ socket.bind(${port});`;
     expect(execFileSync("iptables-save", ["-t", "nat"], { encoding: "utf8" })).not.toContain(
       `--dport ${base}`,
     );
+  });
+});
+
+describe("a port of the node that is taken", () => {
+  const refusing = { annotations: { [refuseOccupiedPorts]: "true" } };
+  const mapping = (host_port: number, more: object = {}) => ({
+    port_mappings: [{ container_port: 80, host_port, ...more }],
+  });
+
+  test("by another pod is refused where the pod asks for that, else warned of", async () => {
+    writeList("plain", [bridge(["4"]), portmap]);
+    await configure({});
+    const port = await freePort();
+    const first = await daemon.runPod(daemon.podConfig(mapping(port)));
+    const run = (more: object) =>
+      daemon.runPod(daemon.podConfig({ ...mapping(port, more), ...refusing }));
+    expect((await failure(run({}))).message).toContain(
+      `port ${port}/tcp of the node belongs to pod `,
+    );
+    expect((await failure(run({ host_ip: "127.0.0.1" }))).message).toContain("choose another one");
+    const udp = await run({ protocol: Protocol.UDP });
+    expect(daemon.log).not.toContain("gets no traffic there");
+    const second = await daemon.runPod(daemon.podConfig(mapping(port)));
+    expect(daemon.log).toContain("one of them gets no traffic there");
+    for (const id of [first, udp, second]) await daemon.removePod(id);
+    await daemon.removePod(await run({})); // it is free again
+    expect(leases()).toEqual([]);
+  });
+
+  test.each(["tcp", "udp"] as const)("by a program, %s", async (protocol) => {
+    writeList("plain", [bridge(["4"]), portmap]);
+    await configure({});
+    const { promise, resolve } = Promise.withResolvers<number>();
+    const server = protocol === "tcp" ? createServer() : createSocket("udp4");
+    if (server instanceof Server) {
+      server.listen(0, "0.0.0.0", () => resolve((server.address() as AddressInfo).port));
+    } else server.bind(0, "0.0.0.0", () => resolve(server.address().port));
+    const port = await promise;
+    const more = { protocol: protocol === "tcp" ? Protocol.TCP : Protocol.UDP };
+    const run = () => daemon.runPod(daemon.podConfig({ ...mapping(port, more), ...refusing }));
+    expect((await failure(run())).message).toContain(
+      `port ${port}/${protocol} of the node belongs to a program`,
+    );
+    await new Promise<void>((closed) => server.close(() => closed()));
+    await daemon.removePod(await run());
   });
 });

@@ -17,7 +17,8 @@ import * as v from "valibot";
 import type { Config } from "./base/config.ts";
 import { outputsFolder } from "./monitor_client/exec_output.ts";
 import { CriError, errnoOf, messageOf } from "./base/errors.ts";
-import { jsonText, jsonValue } from "./base/json.ts";
+import { jsonText, trustedJsonValue } from "./base/json.ts";
+import { checked } from "./base/schema.ts";
 import { netnsPrefix } from "./node/namespaces.ts";
 import { podFilesFolder } from "./node/pod_files.ts";
 import { readTextIfExists, writeFileAtomic } from "./sys/file.ts";
@@ -159,7 +160,7 @@ async function readMark(graph: string): Promise<string | undefined> {
   try {
     const text = await readTextIfExists(path);
     if (text === undefined) return refuseStrange(graph);
-    mark = v.parse(Mark, jsonValue(text));
+    mark = checked(Mark, trustedJsonValue(text));
   } catch (cause) {
     if (cause instanceof CriError) throw cause;
     throw new CriError(

@@ -54,6 +54,14 @@ const mayImport: Record<string, string[]> = {
 /** Files that are started without an import: the program and its workers. */
 const entries = ["src/main.ts", "src/monitor_log/log_worker.ts", "src/sys/poller_worker.ts"];
 
+/** Files that read only what isulad-ts has written: records, messages between its processes, answers to its commands. */
+const trustedReaders = new RegExp(
+  `^src/(?:base/json|cli/\\w+|cri/container_update|doctor/bundle|folders|image/(?:image_origin|images_dir|records)|` +
+    `install/leftovers|layer/(?:layer_manifest|layer_record|unpack_helper|unpack_pool)|` +
+    `monitor/(?:oci_exec|protocol|record_schemas)|node/cni_(?:cache|del_failures)|nri/container_changes|` +
+    `shim/shim_file|spec/oci_types|state/store)\\.ts$`,
+);
+
 const sources = filesIn("src").filter((file) => !file.startsWith("src/proto/"));
 const imports = new Map(sources.map((file) => [file, importsOf(file)]));
 
@@ -204,6 +212,21 @@ describe("style", () => {
       what: /\bJSON\.(stringify|parse)\(/,
       why: "jsonText and jsonValue: bigint throws, a lone surrogate gets in",
       except: /^src\/base\/(json|text)\.ts/,
+    },
+    {
+      what: /\bv\.(parse|safeParse|parser|safeParser|parseAsync|safeParseAsync|is|assert)\(/,
+      why: "check, checked and parseAs of base/schema.ts: valibot collects every issue, which can take gigabytes",
+      except: /^src\/base\/schema\.ts/,
+    },
+    {
+      what: /\b(trusted|verbatim)JsonValue\(/,
+      why: "jsonValue and parseDocument have bounds; only what isulad-ts has written needs none",
+      except: trustedReaders,
+    },
+    {
+      what: /^import (?!type )[^;]*["'](yaml|smol-toml)["']|\bimport\(["'](yaml|smol-toml)["']\)/,
+      why: "node/yaml_file.ts and registry/hosts_toml.ts have bounds; commands harm only who runs them",
+      except: /^src\/(node\/yaml_file|registry\/hosts_toml|cli\/\w+)\.ts/,
     },
     {
       what: /\bv\.record\(/,

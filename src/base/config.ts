@@ -1,7 +1,6 @@
 // Loads the daemon's configuration: flags override the files (config_files.ts), which override the defaults.
 // Decision: the error lists all mistakes, each with file, line, key and allowed values; an unknown key stops
 // the start, because a misspelt one would silently have no effect.
-import * as v from "valibot";
 import { hostFacts, type HostInfo } from "./config_host.ts";
 import { readConfigFiles, type Given } from "./config_files.ts";
 import type { IdleKey } from "./config_idle_keys.ts";
@@ -16,6 +15,7 @@ import { pathOfSocket, type Shape } from "./config_values.ts";
 import { CriError } from "./errors.ts";
 import { jsonValue, placeAt } from "./json.ts";
 import type { RuntimeEntry } from "./runtime_values.ts";
+import { check } from "./schema.ts";
 
 type Values<T> = { -readonly [F in keyof T]: T[F] extends Key<infer Output> ? Output : never };
 
@@ -111,7 +111,7 @@ function placeOf(from: Given | undefined, steps: readonly (string | number)[]): 
 }
 
 function checked(key: Key | IdleKey, from: Given, problems: string[]): unknown {
-  const result = v.safeParse(key.kind.schema, from.value);
+  const result = check(key.kind.schema, from.value);
   if (result.success) return result.output;
   const [issue] = result.issues;
   const steps = (issue.path ?? []).map((item) => item.key as string | number);

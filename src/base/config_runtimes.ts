@@ -1,5 +1,4 @@
 // Resolves daemon.json's runtimes and cri-runtimes into runtime handlers: OCI runtimes and shims (shim v2).
-import * as v from "valibot";
 import { clipped, programPath, type Resolution } from "./config_resolution.ts";
 import { nearest } from "./edit_distance.ts";
 import {
@@ -11,6 +10,7 @@ import {
   type ShimEntry,
 } from "./runtime_values.ts";
 import { isRuncShim, isShimType, missingShim, shimProgram } from "./shim_program.ts";
+import { check } from "./schema.ts";
 
 export type GivenRuntimes = {
   /** Whether the cgroup driver is systemd's. */
@@ -212,7 +212,7 @@ function runcOptionsOf(
       continue;
     }
     const { schema, allowed } = runcOptions[option]!;
-    const checked = v.safeParse(schema, value);
+    const checked = check(schema, value);
     if (option in options) problem("is given twice");
     else if (checked.success) options[option] = checked.output;
     else problem(`must be ${allowed}, not ${clipped(value)}`);

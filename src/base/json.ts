@@ -1,8 +1,9 @@
-// Reads and writes JSON: with bigints, with lone surrogates repaired, and with a strict reader (RFC 8259, no
-// duplicate keys) that knows the line of each value, for messages about daemon.json. No other file of src
-// calls JSON.stringify or JSON.parse (test/tidy.test.ts).
+// Reads and writes JSON: bounded before anything is built of it, with bigints, with lone surrogates repaired, and with
+// a strict reader (RFC 8259, no duplicate keys) that knows the line of each value, for messages about daemon.json. No
+// other file of src calls JSON.stringify or JSON.parse (test/tidy.test.ts).
 
-import { printable } from "./text.ts";
+import { assertWithin, assertWithinInSlices, type JsonBounds, usualBounds } from "./json_bounds.ts";
+import { printable, wellFormed } from "./text.ts";
 
 // TypeScript's library does not declare rawJSON yet.
 const raw = JSON as unknown as { rawJSON(text: string): unknown };
@@ -14,18 +15,30 @@ export function jsonText(value: unknown, indent?: number): string {
   return JSON.stringify(value, exact, indent) ?? "null";
 }
 
-/** Matches an escape of a surrogate pair, of one surrogate, or any other. */
-const escapes =
-  /\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|u[dD][89a-fA-F][\da-fA-F]{2}|[^])/g;
-/** The length of the escape of a lone surrogate. */
-const surrogateLength = 6;
-
 export type Reviver = (key: string, value: unknown, context: { source?: string }) => unknown;
 
-/** Parses JSON; an escaped lone surrogate is valid and becomes U+FFFD, as in Go. @throws SyntaxError. */
-export function jsonValue(text: string, revive?: Reviver): unknown {
-  const source = /\\u[dD][89a-fA-F]/.test(text) ? text.replaceAll(escapes, repaired) : text;
-  return JSON.parse(source.toWellFormed(), revive as (key: string, value: unknown) => unknown);
+/**
+ * Parses JSON from outside; an escaped lone surrogate is valid and becomes U+FFFD, as in Go.
+ * @throws SyntaxError, BoundsError.
+ */
+export function jsonValue(text: string, revive?: Reviver, bounds: JsonBounds = usualBounds) {
+  assertWithin(text, bounds);
+  return trustedJsonValue(text, revive);
+}
+
+/** Like jsonValue(), for long texts: gives way to other calls while it looks for the bounds. */
+export async function longJsonValue(text: string, bounds: JsonBounds, revive?: Reviver) {
+  await assertWithinInSlices(text, bounds);
+  return trustedJsonValue(text, revive);
+}
+
+/** Like jsonValue(), without bounds: for what isulad-ts has written, and what only the user of a command waits for. */
+export function trustedJsonValue(text: string, revive?: Reviver): unknown {
+  const value: unknown = JSON.parse(
+    text.toWellFormed(),
+    revive as (key: string, value: unknown) => unknown,
+  );
+  return /\\u[dD]/.test(text) ? wellFormed(value) : value;
 }
 
 /** Returns the value without members that are null: Go programs write null for absent members, and read it so. */
@@ -46,12 +59,8 @@ export const exactIntegers: Reviver = (_key, value, { source = "" }) =>
  * Parses text of jsonText() without repairing surrogates, which stand for bytes in names of a layer's files
  * (layer/tar_fields.ts). @throws SyntaxError
  */
-export function ownJsonValue(text: string): unknown {
+export function verbatimJsonValue(text: string): unknown {
   return JSON.parse(text);
-}
-
-function repaired(escape: string): string {
-  return escape.length === surrogateLength ? "\\uFFFD" : escape;
 }
 
 /** A value with its place: the file as it was passed to parseWithLines(), and the line. */

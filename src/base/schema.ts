@@ -1,15 +1,54 @@
-// Validates untrusted JSON and values with valibot schemas; failures are CRI errors.
+// Validates untrusted values with valibot schemas up to the first issue; failures are CRI errors. No other file of src
+// calls the parsers of valibot (test/tidy.test.ts).
 import * as v from "valibot";
 import { CriError } from "./errors.ts";
-import { jsonValue } from "./json.ts";
+import { longJsonValue, type Reviver } from "./json.ts";
+import { BoundsError, documentBounds } from "./json_bounds.ts";
+import { Slices } from "./time_slices.ts";
 
-/** what: names the bytes in the error. @throws CriError INVALID_ARGUMENT. */
-export function parseJson(bytes: Uint8Array, what: string): unknown {
+/**
+ * Parses a document from outside; gives way to other calls. what: names the document in the error.
+ * @throws CriError INVALID_ARGUMENT.
+ */
+export async function parseDocument(
+  bytes: Uint8Array,
+  what: string,
+  revive?: Reviver,
+): Promise<unknown> {
+  const slices = new Slices();
   try {
-    return jsonValue(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
+    if (bytes.length > documentBounds.bytesMax)
+      throw new BoundsError(`is longer than ${documentBounds.bytesMax} bytes`);
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    await slices.pause();
+    const value = await longJsonValue(text, documentBounds, revive);
+    await slices.pause();
+    return value;
   } catch (error) {
-    throw new CriError("INVALID_ARGUMENT", `${what} is not JSON`, { cause: error });
+    const problem = error instanceof BoundsError ? error.message : "is not JSON";
+    throw new CriError("INVALID_ARGUMENT", `${what} ${problem}`, { cause: error });
   }
+}
+
+type Output<Schema extends v.GenericSchema> = v.InferOutput<Schema>;
+
+/** What every check has in common. Collecting the issues of a hostile value would take seconds, and gigabytes. */
+const firstIssue = { abortEarly: true } as const;
+
+/** Checks a value; a failure has one issue, the first. */
+export function check<Schema extends v.GenericSchema>(
+  schema: Schema,
+  value: unknown,
+): v.SafeParseResult<Schema> {
+  return v.safeParse(schema, value, firstIssue);
+}
+
+/** @throws Error with the first issue, for callers that name the value. */
+export function checked<Schema extends v.GenericSchema>(
+  schema: Schema,
+  value: unknown,
+): Output<Schema> {
+  return v.parse(schema, value, firstIssue);
 }
 
 /** what: names the value in the error. @throws CriError INVALID_ARGUMENT. */
@@ -17,8 +56,8 @@ export function parseAs<Schema extends v.GenericSchema>(
   schema: Schema,
   value: unknown,
   what: string,
-): v.InferOutput<Schema> {
-  const result = v.safeParse(schema, value);
+): Output<Schema> {
+  const result = check(schema, value);
   if (result.success) return result.output;
   const [issue] = result.issues;
   const where = v.getDotPath(issue) ?? "";

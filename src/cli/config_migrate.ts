@@ -3,7 +3,7 @@ import { defineCommand } from "citty";
 import { parse as parseToml } from "smol-toml";
 import { clipped } from "../base/config_resolution.ts";
 import { CriError, messageOf } from "../base/errors.ts";
-import { jsonValue } from "../base/json.ts";
+import { trustedJsonValue } from "../base/json.ts";
 import { printable } from "../base/text.ts";
 import { readTextBounded } from "../sys/file.ts";
 import { containerd2Defaults, containerdRules } from "../migrate/containerd.ts";
@@ -21,7 +21,7 @@ const fileBytesMax = 4 << 20;
  */
 export function migrated(text: string, file: string): Migration {
   if (/^\s*\{/.test(text)) {
-    const tree = parsed(() => jsonValue(text) as Tree, file);
+    const tree = parsed(() => trustedJsonValue(text) as Tree, file);
     // Keys alone: maps such as default-ulimits are converted as a whole.
     const leaves = Object.entries(tree).map(([key, value]) => ({
       path: [key],

@@ -1,7 +1,7 @@
 // Implements isulad-ts kill and wait.
 import { defineCommand } from "citty";
 import { CriError, errnoOf } from "../base/errors.ts";
-import { jsonValue } from "../base/json.ts";
+import { trustedJsonValue } from "../base/json.ts";
 import { readTextIfExists } from "../sys/file.ts";
 import { signalNumber } from "../sys/signals.ts";
 import type { Client } from "./client.ts";
@@ -67,7 +67,7 @@ function send(pid: number, signal: number): void {
  */
 export async function processOf(client: Client, id: string): Promise<number> {
   const { info } = await client.ContainerStatus({ container_id: id, verbose: true });
-  const { pid = 0 } = jsonValue(info?.["info"] ?? "{}") as { pid?: number };
+  const { pid = 0 } = trustedJsonValue(info?.["info"] ?? "{}") as { pid?: number };
   const name = `container ${shortId(id)}`;
   if (pid === 0) {
     throw new CriError("FAILED_PRECONDITION", `${name} is not running: see isulad-ts ps -a`);

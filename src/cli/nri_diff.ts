@@ -1,7 +1,7 @@
 // Implements isulad-ts nri diff: what each NRI plugin has changed in a container's spec.
 import { defineCommand } from "citty";
 import { toBigInt } from "../base/int64.ts";
-import { exactIntegers, jsonText, jsonValue } from "../base/json.ts";
+import { exactIntegers, jsonText, trustedJsonValue } from "../base/json.ts";
 import { printable } from "../base/text.ts";
 import { isulad } from "../proto/messages.js";
 import type { ListNriChangesResponse, NriChange, NriFieldChange } from "../proto/types.ts";
@@ -41,7 +41,7 @@ function withValues(response: { changes?: NriChange[]; dropped?: unknown }) {
 }
 
 function valueOf(text: string): unknown {
-  return jsonValue(text, exactIntegers);
+  return trustedJsonValue(text, exactIntegers);
 }
 
 /** Formats the changes of each plugin as lines that are no longer than `columns`. */

@@ -4,7 +4,7 @@ import { createConnection } from "node:net";
 import { connect as connectTls } from "node:tls";
 import { URL } from "node:url";
 import { CriError, messageOf } from "../base/errors.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
+import { jsonText, trustedJsonValue } from "../base/json.ts";
 import type { Wire } from "../sys/byte_stream.ts";
 import { headText, readHead } from "../sys/http_upgrade.ts";
 import { wireOf } from "../sys/socket_wire.ts";
@@ -126,7 +126,7 @@ async function receive(connection: WebSocketConnection, local: Local): Promise<s
 
 function exitCodeOf(answer: string): number {
   if (answer === "") throw new CriError("UNAVAILABLE", "the connection to the daemon was lost");
-  const { status, message, details } = jsonValue(answer) as Status;
+  const { status, message, details } = trustedJsonValue(answer) as Status;
   if (status === "Success") return 0;
   const cause = details?.causes?.find(({ reason }) => reason === "ExitCode");
   if (cause !== undefined) return Number(cause.message);

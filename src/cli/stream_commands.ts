@@ -3,7 +3,7 @@ import { createServer, type AddressInfo, type Socket } from "node:net";
 import { defineCommand } from "citty";
 import { CriError, messageOf } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
-import { jsonValue } from "../base/json.ts";
+import { trustedJsonValue } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
 import type { SpdySession } from "../sys/spdy.ts";
 import type { Client } from "./client.ts";
@@ -123,7 +123,7 @@ export const attach = defineCommand({
 
 async function hasTerminal(client: Client, container_id: string): Promise<boolean> {
   const { info } = await client.ContainerStatus({ container_id, verbose: true });
-  const { config } = jsonValue(info?.["info"] ?? "{}") as { config?: { tty?: boolean } };
+  const { config } = trustedJsonValue(info?.["info"] ?? "{}") as { config?: { tty?: boolean } };
   return config?.tty === true;
 }
 

@@ -1,7 +1,7 @@
 // Formats tables, ids, times, sizes and JSON like crictl. Pure.
 import type Long from "long";
 import { toBigInt } from "../base/int64.ts";
-import { exactIntegers, jsonText, jsonValue } from "../base/json.ts";
+import { exactIntegers, jsonText, trustedJsonValue } from "../base/json.ts";
 import { printable } from "../base/text.ts";
 import { cellsOf, padded } from "./cells.ts";
 
@@ -139,7 +139,7 @@ export function timestamp(ns: bigint): string {
 export function infoJson(info: Record<string, string> | null | undefined): object {
   const parse = (text: string): unknown => {
     try {
-      return jsonValue(text, exactIntegers);
+      return trustedJsonValue(text, exactIntegers);
     } catch {
       return text;
     }

@@ -4,13 +4,14 @@ import { rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { toBigInt, toLong } from "../base/int64.ts";
+import { trustedJsonValue } from "../base/json.ts";
 import { step } from "../base/failpoints.ts";
 import { parentCpuset, processes } from "../node/cgroup.ts";
 import { requireMemoryRoom } from "../node/memory_room.ts";
 import { callRuntime } from "../node/oci_runtime.ts";
 import type { ResourceChange } from "../nri/convert.ts";
 import type { LinuxContainerResources, UpdateContainerResourcesRequest } from "../proto/types.ts";
-import { ociJson, parseOciJson, type OciResources } from "../spec/oci_types.ts";
+import { ociJson, bigIntegers, type OciResources } from "../spec/oci_types.ts";
 import {
   checkHugepages,
   controllerAdvice,
@@ -202,7 +203,7 @@ export async function rollBackUpdate(context: Context, container: Container): Pr
   const { id, config, updating } = container;
   if (updating === undefined) return true;
   try {
-    const { oomScoreAdj, ...before } = parseOciJson(updating) as Before;
+    const { oomScoreAdj, ...before } = trustedJsonValue(updating, bigIntegers) as Before;
     const now = context.containers.find(id);
     if (now?.phase.phase === "running") {
       if (oomScoreAdj !== undefined) setOnFirstProcess(context, now, oomScoreAdj);

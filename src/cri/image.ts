@@ -1,6 +1,7 @@
 // The CRI ImageService; node_images.ts has the further image calls of the NodeService.
 import { nowNs } from "../base/clock.ts";
-import { exactIntegers, jsonText, jsonValue } from "../base/json.ts";
+import { exactIntegers, jsonText, longJsonValue } from "../base/json.ts";
+import { documentBounds } from "../base/json_bounds.ts";
 import type { ImageRecord } from "../image/store.ts";
 import type { DiskUsage } from "../stats/disk_usage.ts";
 import { runtime } from "../proto/messages.js";
@@ -49,12 +50,20 @@ async function infoOf(context: Context, image: ImageRecord): Promise<string> {
   const { layers, config } = await context.images.detailsOf(image);
   return jsonText({
     chainID: image.layers.at(-1) ?? "",
-    imageSpec: config === "" ? { config: image.config } : jsonValue(config, exactIntegers),
+    imageSpec: await imageSpecOf(image, config),
     layers,
     source: image.source,
     pulledAt: new Date(Number(image.pulledAtNs / 1_000_000n)).toISOString(),
     runtimeHandler: image.runtimeHandler ?? "",
   });
+}
+
+async function imageSpecOf(image: ImageRecord, config: string): Promise<unknown> {
+  const spec =
+    config === ""
+      ? undefined
+      : await longJsonValue(config, documentBounds, exactIntegers).catch(() => undefined);
+  return spec ?? { config: image.config };
 }
 
 export const { list: listImages, stream: streamImages } = listCalls(

@@ -4,7 +4,7 @@ import { dirname, join } from "node:path";
 import { gzipSync } from "node:zlib";
 import type { Config, LoadedConfig } from "../base/config.ts";
 import { messageOf } from "../base/errors.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
+import { jsonText, trustedJsonValue } from "../base/json.ts";
 import { tarEnd, tarHeader, tarPadding } from "../layer/tar_write.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import type { Node } from "./node.ts";
@@ -138,10 +138,9 @@ function records(node: Node, { graph, state }: Config): string {
 function recordText(files: string[]): string {
   for (const path of files) {
     try {
-      const { name, phase, image, createdAtNs } = jsonValue(readFileSync(path, "utf8")) as Record<
-        string,
-        unknown
-      >;
+      const { name, phase, image, createdAtNs } = trustedJsonValue(
+        readFileSync(path, "utf8"),
+      ) as Record<string, unknown>;
       return jsonText({ name, phase, image, createdAtNs });
     } catch {
       // the next one
@@ -154,7 +153,7 @@ function recordText(files: string[]): string {
 function cgroups(node: Node, state: string): string {
   const runs = join(node.root, state, "monitor", "containers");
   const paths = namesIn(runs).flatMap((name) => {
-    const { id, cgroup = {} } = jsonValue(readFileSync(join(runs, name), "utf8")) as {
+    const { id, cgroup = {} } = trustedJsonValue(readFileSync(join(runs, name), "utf8")) as {
       id: string;
       cgroup?: Record<string, string>;
     };

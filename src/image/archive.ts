@@ -4,11 +4,11 @@ import { open, readFile, stat } from "node:fs/promises";
 import { join, posix } from "node:path";
 import * as v from "valibot";
 import { throwIfAborted } from "../base/abort.ts";
+import { documentBounds } from "../base/json_bounds.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { platformManifest } from "./platform_manifest.ts";
 import { digestOf, isDigest } from "../base/digest.ts";
-import { parseAs, parseJson } from "../base/schema.ts";
-import { manifestBytesMax } from "../registry/distribution.ts";
+import { parseAs, parseDocument } from "../base/schema.ts";
 import {
   assertVerifiable,
   configBytesMax,
@@ -117,7 +117,7 @@ async function isCompressed(path: string): Promise<boolean> {
 const entriesMax = 100_000;
 const nameBytesMax = 16 << 20;
 /** For the configs of all its images together. */
-const configsBytesMax = 64 << 20;
+const configsBytesMax = 16 << 20;
 
 /** Indexes the files of a tar by name, skipping their content. */
 async function indexTar(path: string, signal: AbortSignal): Promise<Map<string, Place>> {
@@ -200,7 +200,10 @@ async function readPlace(place: Place, bytesMax: number, what: string): Promise<
 
 async function readOci(path: string, index: Place, lookup: Lookup): Promise<ArchiveImage[]> {
   const what = `${path}: index.json`;
-  const { manifests } = parseIndex(await readPlace(index, manifestBytesMax, what), what);
+  const { manifests } = await parseIndex(
+    await readPlace(index, documentBounds.bytesMax, what),
+    what,
+  );
   const images = new Map<string, ArchiveImage>();
   let notAnImage: NoImage | undefined;
   const platforms = hostPlatforms();
@@ -257,9 +260,9 @@ async function ociImage(path: string, entry: Descriptor, lookup: Lookup) {
     if (digestOf(bytes, digest) === digest) return bytes;
     throw new CriError("DATA_LOSS", `${path}: the blob ${digest} is damaged`);
   };
-  const top = await blob(entry.digest, manifestBytesMax);
+  const top = await blob(entry.digest, documentBounds.bytesMax);
   const { config, layers } = await platformManifest(top, `${path}: ${entry.digest}`, {
-    manifest: (digest) => blob(digest, manifestBytesMax),
+    manifest: (digest) => blob(digest, documentBounds.bytesMax),
     config: ({ digest }) => blob(digest, configBytesMax),
   });
   const image: ArchiveImage = {
@@ -289,8 +292,8 @@ export function blobName(digest: string): string {
 
 async function readDocker(path: string, manifest: Place, lookup: Lookup): Promise<ArchiveImage[]> {
   const what = `${path}: manifest.json`;
-  const bytes = await readPlace(manifest, manifestBytesMax, what);
-  const value = parseJson(bytes, what);
+  const bytes = await readPlace(manifest, documentBounds.bytesMax, what);
+  const value = await parseDocument(bytes, what);
   if (typeof value === "object" && value !== null && "schemaVersion" in value) {
     const message = `${path} is in skopeo's form "dir:", which cannot be loaded: convert it with skopeo copy dir:${path} oci-archive:FILE`;
     throw new CriError("INVALID_ARGUMENT", message);

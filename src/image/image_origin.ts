@@ -1,8 +1,8 @@
 // Describes where an image was pulled from, with the manifests that lead to it: what a registry mirror needs
 // to serve it to other nodes. Kept in images/ID.origins.
 import * as v from "valibot";
-import { jsonValue } from "../base/json.ts";
-import { mapOf } from "../base/schema.ts";
+import { trustedJsonValue } from "../base/json.ts";
+import { checked, mapOf } from "../base/schema.ts";
 
 const ImageOrigin = v.object({
   /** "registry.example/team/app" */
@@ -22,10 +22,12 @@ const OriginsFile = v.object({ version: v.literal(1), origins: v.array(ImageOrig
 
 /** An image without changes may be built, and pulled, under a new index again and again. */
 const originsMax = 16;
+/** Of the manifests of all of them, except the latest pull's: a mirror reads the file at once. */
+const manifestBytesMax = 8 << 20;
 
 /** @throws Error naming the invalid field. */
 export function parseOrigins(text: string): ImageOrigin[] {
-  return v.parse(OriginsFile, jsonValue(text)).origins;
+  return checked(OriginsFile, trustedJsonValue(text)).origins;
 }
 
 /** Adds the origin of the latest pull, to which its tags move. */
@@ -44,5 +46,10 @@ export function addOrigin(known: readonly ImageOrigin[], latest: ImageOrigin): I
       if (one.repository !== repository) return one;
       return { ...one, tags: one.tags.filter((tag) => !latest.tags.includes(tag)) };
     });
-  return [added, ...others].slice(0, originsMax);
+  let bytes = 0;
+  const kept = [added, ...others].slice(0, originsMax).filter(({ manifests }) => {
+    bytes += Object.values(manifests).reduce((sum, text) => sum + text.length, 0);
+    return bytes <= manifestBytesMax;
+  });
+  return kept[0] === added ? kept : [added];
 }

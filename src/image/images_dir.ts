@@ -4,8 +4,8 @@ import { join } from "node:path";
 import * as v from "valibot";
 import { errnoOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
-import { mapOf } from "../base/schema.ts";
+import { jsonText, trustedJsonValue } from "../base/json.ts";
+import { checked, mapOf } from "../base/schema.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import type { ImageStore } from "./store.ts";
 
@@ -91,7 +91,7 @@ async function markOf(path: string): Promise<string> {
 
 async function readMemory({ memory, log }: Work): Promise<Loaded["files"]> {
   try {
-    return v.parse(Loaded, jsonValue(await readFile(memory, "utf8"))).files;
+    return checked(Loaded, trustedJsonValue(await readFile(memory, "utf8"))).files;
   } catch (error) {
     if (errnoOf(error) === "ENOENT") return {};
     const reason = { file: memory, error: messageOf(error) };

@@ -1,14 +1,17 @@
 // Parses manifests, indexes and image configs: untrusted JSON, so validated and bounded here.
 import * as v from "valibot";
+import { documentBounds } from "../base/json_bounds.ts";
 import { CriError } from "../base/errors.ts";
 import { digestOf, isDigest } from "../base/digest.ts";
-import { mapOf, objectOf, parseAs, parseJson } from "../base/schema.ts";
+import { mapOf, objectOf, parseAs, parseDocument } from "../base/schema.ts";
 import { clip } from "../base/text.ts";
 
 /** One page of options of an overlay mount names no more layers. */
 const layersMax = 127;
 const tooManyLayers = `are more than ${layersMax}: build the image with fewer layers`;
-export const configBytesMax = 8 << 20;
+export const configBytesMax = documentBounds.bytesMax;
+/** Of the settings that the daemon keeps in memory. No program starts with much more: execve(2) takes some 2 MiB. */
+const settingsBytesMax = 256 << 10;
 /** How much of a media type or URL a message shows. */
 const shownBytesMax = 200;
 
@@ -76,7 +79,6 @@ export const ImageSettings = v.object({
   WorkingDir: v.nullish(v.pipe(Text, v.maxLength(4096))),
   StopSignal: v.nullish(short),
   Volumes: v.nullish(mapOf(v.pipe(Text, v.maxLength(4096)), v.unknown())),
-  Labels: v.nullish(Texts),
 });
 
 const ConfigFile = v.object({
@@ -84,7 +86,7 @@ const ConfigFile = v.object({
   architecture: v.nullish(short, ""),
   variant: v.nullish(short, ""),
   "os.features": OsFeatures,
-  config: v.nullish(objectOf(ImageSettings.entries)),
+  config: v.nullish(objectOf({ ...ImageSettings.entries, Labels: v.nullish(Texts) })),
   rootfs: v.object({ diff_ids: listOf(Digest) }),
 });
 
@@ -96,16 +98,16 @@ export type ImageConfig = v.InferOutput<typeof ImageSettings> & {
 };
 
 /** @throws CriError INVALID_ARGUMENT. */
-export function parseIndex(bytes: Uint8Array, what: string): Index {
-  return parseAs(Index, parseJson(bytes, what), what);
+export async function parseIndex(bytes: Uint8Array, what: string): Promise<Index> {
+  return parseAs(Index, await parseDocument(bytes, what), what);
 }
 
 /** Parses an image's manifest, or an index of manifests by platform. */
-export function parseManifest(
+export async function parseManifest(
   bytes: Uint8Array,
   what: string,
-): { kind: "image"; manifest: Manifest } | { kind: "index"; index: Index } {
-  const value = parseJson(bytes, what);
+): Promise<{ kind: "image"; manifest: Manifest } | { kind: "index"; index: Index }> {
+  const value = await parseDocument(bytes, what);
   if (typeof value === "object" && value !== null) {
     // By content: the media type is only a claim. A document that is both is ambiguous, so refused.
     if ("manifests" in value && !("layers" in value)) {
@@ -127,10 +129,10 @@ export function parseManifest(
 const nouns = { index: "index", image: "manifest" };
 
 /** Returns the media type that a manifest or index states, else the one of its form. @throws CriError. */
-export function manifestTypeOf(bytes: Uint8Array, what: string): string {
-  const { mediaType } = parseJson(bytes, what) as { mediaType?: unknown };
+export async function manifestTypeOf(bytes: Uint8Array, what: string): Promise<string> {
+  const { mediaType } = (await parseDocument(bytes, what)) as { mediaType?: unknown };
   if (typeof mediaType === "string" && mediaType !== "") return mediaType;
-  return `application/vnd.oci.image.${nouns[parseManifest(bytes, what).kind]}.v1+json`;
+  return `application/vnd.oci.image.${nouns[(await parseManifest(bytes, what)).kind]}.v1+json`;
 }
 
 const configTypes = [
@@ -172,14 +174,28 @@ function checkTypes({ config, layers }: Manifest, what: string): void {
 }
 
 /** Returns the config, its diff ids, lowest layer first, and its OS features. @throws CriError INVALID_ARGUMENT. */
-export function parseConfig(bytes: Uint8Array, what: string) {
-  const file = parseAs(ConfigFile, parseJson(bytes, what), what);
+export async function parseConfig(bytes: Uint8Array, what: string) {
+  const file = parseAs(ConfigFile, await parseDocument(bytes, what), what);
   if (file.os !== "linux") {
     throw new CriError("INVALID_ARGUMENT", `${what} is for ${file.os}; this node runs linux`);
   }
   const { architecture, os, variant } = file;
-  const config: ImageConfig = { ...file.config, architecture, os, ...(variant && { variant }) };
+  // The labels, which may be long, are not needed again.
+  const { Labels: _, ...settings } = file.config ?? {};
+  assertSettings(settings, what);
+  const config: ImageConfig = { ...settings, architecture, os, ...(variant && { variant }) };
   return { config, diffIds: file.rootfs.diff_ids, osFeatures: file["os.features"] };
+}
+
+function assertSettings(
+  { Env, Entrypoint, Cmd, Volumes }: v.InferOutput<typeof ImageSettings>,
+  what: string,
+): void {
+  const lists = [Env, Entrypoint, Cmd, Object.keys(Volumes ?? {})];
+  const bytes = lists.flatMap((list) => list ?? []).reduce((sum, text) => sum + text.length, 0);
+  if (bytes <= settingsBytesMax) return;
+  const message = `${what}: its Env, Entrypoint, Cmd and Volumes take ${bytes} bytes, more than ${settingsBytesMax}`;
+  throw new CriError("INVALID_ARGUMENT", message);
 }
 
 /** Computes chain ids: each identifies a layer with all layers below it (OCI image-spec, config.md). */

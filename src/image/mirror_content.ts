@@ -40,7 +40,8 @@ export async function mirroredManifest(
     const isTagged = origin.tags.includes(name) && image.repoTags.includes(`${repository}:${name}`);
     const digest = isTagged ? origin.digest : name;
     const bytes = manifestIn(origin, digest);
-    if (bytes !== undefined) return { mediaType: manifestTypeOf(bytes, digest), digest, bytes };
+    if (bytes === undefined) continue;
+    return { mediaType: await manifestTypeOf(bytes, digest), digest, bytes };
   }
   throw absent(`manifest ${name}`, repository);
 }
@@ -57,7 +58,7 @@ export async function mirroredBlob(
       const bytes = await parts.records.configOf(digest);
       if (bytes !== undefined) return { ...found, bytes };
     }
-    if (!layersOf(origin).includes(digest)) continue;
+    if (!(await layersOf(origin)).includes(digest)) continue;
     const path = parts.layers.blobPath(digest);
     if (path !== undefined) return { ...found, path };
   }
@@ -96,14 +97,15 @@ function manifestIn({ manifests }: ImageOrigin, digest: string): Buffer | undefi
 /** Origins are read once, and so are their manifests. */
 const layersByOrigin = new WeakMap<ImageOrigin, string[]>();
 
-function layersOf(origin: ImageOrigin): string[] {
+async function layersOf(origin: ImageOrigin): Promise<string[]> {
   const known = layersByOrigin.get(origin);
   if (known !== undefined) return known;
-  const layers = Object.keys(origin.manifests).flatMap((digest) => {
+  const layers: string[] = [];
+  for (const digest of Object.keys(origin.manifests)) {
     const bytes = manifestIn(origin, digest);
-    const parsed = bytes === undefined ? undefined : parseManifest(bytes, digest);
-    return parsed?.kind === "image" ? parsed.manifest.layers.map((layer) => layer.digest) : [];
-  });
+    const parsed = bytes === undefined ? undefined : await parseManifest(bytes, digest);
+    if (parsed?.kind === "image") layers.push(...parsed.manifest.layers.map((one) => one.digest));
+  }
   layersByOrigin.set(origin, layers);
   return layers;
 }

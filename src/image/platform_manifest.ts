@@ -5,6 +5,7 @@
 // for this machine's own architecture, one for another architecture that the machine runs is used.
 import { isDigest } from "../base/digest.ts";
 import { CriError, type ErrorCode } from "../base/errors.ts";
+import { documentBounds } from "../base/json_bounds.ts";
 import { clip } from "../base/text.ts";
 import {
   assertVerifiable,
@@ -23,8 +24,9 @@ type ManifestReader = {
   config(config: Descriptor): Promise<Uint8Array>;
 };
 
-/** Bounds nested indexes and entries without a platform. */
+/** Bound nested indexes and entries without a platform. */
 const readsMax = 32;
+const bytesMax = 3 * documentBounds.bytesMax;
 
 /** @throws CriError NOT_FOUND listing the platforms found; NoImage; errors of the reader. */
 export async function platformManifest(
@@ -48,6 +50,7 @@ class Resolver {
   readonly #reader: ManifestReader;
   readonly #platforms = hostPlatforms();
   #reads = 0;
+  #bytes = 0;
 
   constructor(what: string, reader: ManifestReader) {
     this.#what = what;
@@ -55,7 +58,7 @@ class Resolver {
   }
 
   async manifestIn(bytes: Uint8Array, where: string): Promise<Manifest> {
-    const parsed = parseManifest(bytes, where);
+    const parsed = await parseManifest(bytes, where);
     if (parsed.kind === "image") return parsed.manifest;
     const { manifests } = parsed.index;
     /** Entries that state this machine's architecture, but are no images. */
@@ -85,9 +88,21 @@ class Resolver {
   }
 
   async #read(digest: string): Promise<Uint8Array> {
-    if (this.#reads++ < readsMax) return await this.#reader.manifest(digest);
-    const message = `${this.#what}: more than ${readsMax} manifests lead to its image: use the image's digest`;
-    throw new CriError("RESOURCE_EXHAUSTED", message);
+    if (this.#reads++ < readsMax) return this.#counted(await this.#reader.manifest(digest));
+    throw this.#exhausted(`more than ${readsMax} manifests lead to its image`);
+  }
+
+  /** The pull keeps what was read. */
+  #counted(bytes: Uint8Array): Uint8Array {
+    this.#bytes += bytes.length;
+    if (this.#bytes <= bytesMax) return bytes;
+    throw this.#exhausted(
+      `the manifests and configs in its index take more than ${bytesMax} bytes`,
+    );
+  }
+
+  #exhausted(reason: string): CriError {
+    return new CriError("RESOURCE_EXHAUSTED", `${this.#what}: ${reason}: use the image's digest`);
   }
 
   /** Chooses among all entries; those without a platform have that of their configs. unusable: why another is no image. */
@@ -103,8 +118,8 @@ class Resolver {
     for (const entry of unstated) {
       try {
         const manifest = await this.#manifestAt(entry);
-        const config = await this.#reader.config(manifest.config);
-        const parsed = parseConfig(config, `${this.#what}: its config`);
+        const config = this.#counted(await this.#reader.config(manifest.config));
+        const parsed = await parseConfig(config, `${this.#what}: its config`);
         const platform = { ...parsed.config, "os.features": parsed.osFeatures };
         found.push({ platform, manifest: async () => manifest });
       } catch (error) {

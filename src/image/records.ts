@@ -7,10 +7,11 @@ import * as v from "valibot";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
 import type { Log } from "../base/log.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
+import { jsonText, trustedJsonValue } from "../base/json.ts";
 import { refuseNewer } from "../base/record_version.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import { digestOf, isDigest } from "../base/digest.ts";
+import { checked } from "../base/schema.ts";
 import { ImageSettings, type ImageConfig } from "./manifest.ts";
 import { nameOrNone } from "../registry/reference.ts";
 import { addOrigin, type ImageOrigin } from "./image_origin.ts";
@@ -271,7 +272,7 @@ export class ImageRecords {
     try {
       const text = await readFile(path, "utf8");
       refuseNewer(text, { what: `image record ${path}`, version: 1 });
-      const { version, ...image } = v.parse(ImageFile, jsonValue(text));
+      const { version, ...image } = checked(ImageFile, trustedJsonValue(text));
       if (path !== this.#path(image.id, "json"))
         throw new Error(`version ${version}, for another image`);
       this.#images.set(image.id, image);

@@ -44,7 +44,7 @@ export class Registrar {
 
   async register(image: NewImage, o: RegisterOptions): Promise<ImageRecord> {
     const { layers, gc } = this.#parts;
-    const { config, wants } = layersOf(image);
+    const { config, wants } = await layersOf(image);
     const chain = wants.map(({ chainId }) => chainId);
     await using _ = gc.hold(chain);
     try {
@@ -128,8 +128,8 @@ export class Registrar {
 }
 
 /** Pairs the layers with the config's diff ids. @throws CriError INVALID_ARGUMENT if they do not match. */
-export function layersOf(image: Pick<NewImage, "config" | "layers" | "what">) {
-  const { config, diffIds } = parseConfig(image.config, `the config of ${image.what}`);
+export async function layersOf(image: Pick<NewImage, "config" | "layers" | "what">) {
+  const { config, diffIds } = await parseConfig(image.config, `the config of ${image.what}`);
   if (diffIds.length !== image.layers.length) {
     const message = `${image.what} has ${image.layers.length} layers and ${diffIds.length} diff ids`;
     throw new CriError("INVALID_ARGUMENT", message);

@@ -111,7 +111,7 @@ async function verdict(path: string, { name, top }: ResolvedImage, parts: Parts)
   const argv = [path, "-name", name, "-digest", top.digest, "-stdin-media-type", descriptorType];
   using credentials = parts.credentials === undefined ? undefined : secretFile(parts.credentials);
   const { pid, exitCode, stdout, stderr } = await runVerifier(argv, {
-    input: jsonText(descriptorOf(top)),
+    input: jsonText(await descriptorOf(top)),
     env: {
       ...(process.env as Record<string, string>),
       ...(credentials && { REGISTRY_AUTH_FILE: inheritedPath }),
@@ -151,8 +151,8 @@ async function runVerifier(argv: string[], options: RunOptions): Promise<RunResu
   }
 }
 
-function descriptorOf({ bytes, digest }: ResolvedImage["top"]): object {
-  return { mediaType: manifestTypeOf(bytes, digest), digest, size: bytes.length };
+async function descriptorOf({ bytes, digest }: ResolvedImage["top"]): Promise<object> {
+  return { mediaType: await manifestTypeOf(bytes, digest), digest, size: bytes.length };
 }
 
 /** Path of descriptor 3, for the program that has it. */

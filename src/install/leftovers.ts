@@ -4,7 +4,7 @@
 import { readdirSync, realpathSync, rmdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { errnoOf, messageOf } from "../base/errors.ts";
-import { jsonValue } from "../base/json.ts";
+import { trustedJsonValue } from "../base/json.ts";
 import { netnsFolder } from "../node/namespaces.ts";
 import { cniList } from "../proto/installed_files.ts";
 import { unmount } from "../sys/mount.ts";
@@ -13,7 +13,7 @@ import { act, type Target } from "./target.ts";
 import { removeTreeNow } from "../sys/remove_tree.ts";
 
 type Network = { name: string; plugins: { bridge?: string }[] };
-const { name, plugins } = jsonValue(cniList) as Network;
+const { name, plugins } = trustedJsonValue(cniList) as Network;
 const bridge = plugins[0]!.bridge!;
 /** The default of the plugin host-local. */
 const leasesFolder = "/var/lib/cni/networks";

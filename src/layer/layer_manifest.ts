@@ -4,7 +4,7 @@
 // help against an attacker who can write to the graph folder.
 import * as fs from "node:fs";
 import { CriError } from "../base/errors.ts";
-import { jsonText, ownJsonValue } from "../base/json.ts";
+import { jsonText, verbatimJsonValue } from "../base/json.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import type { TarHeader } from "./tar_reader.ts";
@@ -166,7 +166,7 @@ export function readLayerManifest(path: string): Map<string, ManifestEntry> {
   const byNumber: ManifestEntry[] = [];
   for (const line of fs.readFileSync(path, "utf8").split("\n")) {
     if (line === "") continue;
-    const fields = ownJsonValue(line) as Fields | [path: string, known: number];
+    const fields = verbatimJsonValue(line) as Fields | [path: string, known: number];
     const entry = fields.length === 2 ? byNumber[fields[1]] : entryFromFields(fields);
     if (entry === undefined)
       throw new Error(`a hard link to line ${fields[1]}, which does not exist`);

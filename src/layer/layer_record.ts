@@ -2,7 +2,8 @@
 import { readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
-import { jsonValue } from "../base/json.ts";
+import { trustedJsonValue } from "../base/json.ts";
+import { checked } from "../base/schema.ts";
 
 const LayerRecord = v.object({
   version: v.literal(1),
@@ -22,7 +23,7 @@ export type LayerRecord = v.InferOutput<typeof LayerRecord>;
 
 /** @throws Error naming the invalid field. */
 export function parseLayerRecord(text: string): LayerRecord {
-  return v.parse(LayerRecord, jsonValue(text));
+  return checked(LayerRecord, trustedJsonValue(text));
 }
 
 /** True when a layer in the folder was unpacked by storage-driver native. */

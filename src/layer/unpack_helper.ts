@@ -6,7 +6,7 @@
 import * as fs from "node:fs";
 import { createInterface } from "node:readline";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
+import { jsonText, trustedJsonValue } from "../base/json.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { syncfs } from "../sys/path.ts";
 import { killGroup, leadGroup } from "../sys/process.ts";
@@ -36,7 +36,7 @@ export async function unpackMain(argv: string[]): Promise<number> {
     process.exit(0);
   });
   for await (const line of lines) {
-    const job = jsonValue(line) as UnpackJob;
+    const job = trustedJsonValue(line) as UnpackJob;
     send(await perform(job, jail).then((result) => ({ kind: "done", result }), failed));
   }
   return 0;

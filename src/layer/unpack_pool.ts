@@ -6,7 +6,7 @@ import { setImmediate as nextTurn } from "node:timers/promises";
 import { runningProgram } from "../base/build.ts";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
+import { jsonText, trustedJsonValue } from "../base/json.ts";
 import { spawn } from "../sys/children.ts";
 import { giveWay, killGroup, offerToOomKiller } from "../sys/process.ts";
 import { endWithin, keepEnd } from "../sys/supervise.ts";
@@ -62,7 +62,7 @@ const niceness = 10;
 
 function parseAnswer(line: string): UnpackAnswer {
   try {
-    return jsonValue(line) as UnpackAnswer;
+    return trustedJsonValue(line) as UnpackAnswer;
   } catch {
     const message = `the unpack helper wrote an invalid answer: ${line}`;
     return { kind: "failed", code: "INTERNAL", message };

@@ -2,6 +2,7 @@
 import * as v from "valibot";
 import { findKey } from "../base/config_keys.ts";
 import { clipped } from "../base/config_resolution.ts";
+import { check } from "../base/schema.ts";
 
 export type Tree = { [key: string]: unknown };
 
@@ -50,7 +51,7 @@ export function converted(key: string, convert: (value: unknown) => unknown): Ru
     if (value === "") return { why: "it is empty: the default is the same or better" };
     const { schema, allowed } = findKey(key)!.kind;
     const own = convert(value);
-    if (!v.safeParse(schema, own).success) {
+    if (!check(schema, own).success) {
       return { why: `"${key}" must be ${allowed}, not ${clipped(own ?? value)}` };
     }
     values[key] = own;

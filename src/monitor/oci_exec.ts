@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
-import { jsonValue } from "../base/json.ts";
+import { trustedJsonValue } from "../base/json.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { Descriptor, pipe } from "../sys/descriptor.ts";
 import { readKernelFile } from "../sys/file.ts";
@@ -191,7 +191,7 @@ function endOf(pid: number): { exitCode: number } | { error: unknown } | undefin
  * update may have changed since.
  */
 function applyOomScoreAdj(pid: number, process: string): void {
-  const { oomScoreAdj: wanted } = jsonValue(process) as { oomScoreAdj?: number };
+  const { oomScoreAdj: wanted } = trustedJsonValue(process) as { oomScoreAdj?: number };
   if (wanted === undefined) return;
   if (readKernelFile(`/proc/${pid}/oom_score_adj`) === `${wanted}\n`) return;
   setOomScoreAdj(pid, wanted, () => true); // a child keeps its pid until it is reaped here

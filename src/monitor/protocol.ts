@@ -3,7 +3,7 @@
 import type { Socket } from "node:net";
 import { join } from "node:path";
 import { CriError, type ErrorCode } from "../base/errors.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
+import { jsonText, trustedJsonValue } from "../base/json.ts";
 import type { InFile } from "../monitor_log/capture.ts";
 import type { ExitRecord, RunRecord, StartRequest } from "./record_schemas.ts";
 
@@ -193,7 +193,7 @@ export function readFrames(
       }
       need = 8 + headerBytes + bodyBytes;
       if (data.length < need) break;
-      const header = jsonValue(data.toString("utf8", 8, 8 + headerBytes)) as FrameHeader;
+      const header = trustedJsonValue(data.toString("utf8", 8, 8 + headerBytes)) as FrameHeader;
       onFrame(header, data.subarray(8 + headerBytes, need));
       data = data.subarray(need);
       need = 8;

@@ -5,8 +5,8 @@ import { join } from "node:path";
 import * as v from "valibot";
 import { readTextIfExists, writeFileAtomic } from "../sys/file.ts";
 import { errnoOf } from "../base/errors.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
-import { mapOf } from "../base/schema.ts";
+import { jsonText, trustedJsonValue } from "../base/json.ts";
+import { checked, mapOf } from "../base/schema.ts";
 import { delFailureFile } from "./cni_del_failures.ts";
 import { parseConfList, type ConfList } from "./cni_conf.ts";
 import { parseResult, podIps, type CniResult } from "./cni_result.ts";
@@ -135,8 +135,8 @@ async function cacheFiles(dir: string, id: string): Promise<string[]> {
 
 function parseCache(text: string): CniAttachment | undefined {
   try {
-    const { config, cniArgs: args, ...rest } = v.parse(CacheFile, jsonValue(text));
-    const confList: unknown = jsonValue(Buffer.from(config, "base64").toString("utf8"));
+    const { config, cniArgs: args, ...rest } = checked(CacheFile, trustedJsonValue(text));
+    const confList: unknown = trustedJsonValue(Buffer.from(config, "base64").toString("utf8"));
     return parseAttachment({ ...rest, confList, args });
   } catch {
     return undefined;
@@ -164,7 +164,7 @@ export function usableAttachments(recorded: readonly unknown[]): CniAttachment[]
 /** Returns undefined when no plugin could be run with the attachment. */
 function parseAttachment(json: unknown): CniAttachment | undefined {
   try {
-    const { confList: list, result: printed, ...rest } = v.parse(Attachment, json);
+    const { confList: list, result: printed, ...rest } = checked(Attachment, json);
     const confList = parseConfList(jsonText(list), "attachment.conflist");
     const result = resultOrNone(printed, confList.cniVersion);
     const ips = result === undefined ? [] : podIps(result, rest.ifName);

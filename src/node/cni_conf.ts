@@ -8,7 +8,7 @@ import { dirname, join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
-import { mapOf } from "../base/schema.ts";
+import { check, mapOf } from "../base/schema.ts";
 import { readTextBounded } from "../sys/file.ts";
 
 /** Tells whether the list's version defines STATUS and GC. */
@@ -119,7 +119,7 @@ function parseAs<Schema extends v.GenericSchema>(
   json: object,
   file: string,
 ): v.InferOutput<Schema> {
-  const parsed = v.safeParse(schema, json);
+  const parsed = check(schema, json);
   if (parsed.success) return parsed.output;
   const issue = parsed.issues[0];
   const message = issue.received === "undefined" ? "is missing" : issue.message;

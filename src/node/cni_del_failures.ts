@@ -6,7 +6,8 @@ import { join } from "node:path";
 import * as v from "valibot";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
+import { jsonText, trustedJsonValue } from "../base/json.ts";
+import { checked } from "../base/schema.ts";
 import { readTextIfExists, writeFileAtomic } from "../sys/file.ts";
 import { type BootTime, bootTime } from "../sys/uptime.ts";
 
@@ -77,7 +78,7 @@ export function withWayOut(cause: unknown, id: string): CriError {
 /** Returns undefined for a missing or damaged record; the count then restarts at 0. */
 function parse(text: string): v.InferOutput<typeof Failures> | undefined {
   try {
-    return v.parse(Failures, jsonValue(text));
+    return checked(Failures, trustedJsonValue(text));
   } catch {
     return undefined;
   }

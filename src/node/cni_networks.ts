@@ -7,6 +7,7 @@ import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
 import { quoted } from "../base/text.ts";
+import { checked } from "../base/schema.ts";
 import type { CniAttachment } from "./cni_cache.ts";
 import type { ConfList } from "./cni_conf.ts";
 
@@ -63,7 +64,7 @@ export function podNetworks(
 
 function parse(annotation: string): v.InferOutput<typeof Requests> {
   try {
-    return v.parse(Requests, jsonValue(annotation));
+    return checked(Requests, jsonValue(annotation));
   } catch (error) {
     const example = '[{"name": "storage", "interface": "eth1"}]';
     throw invalid(`must be a list such as ${example}: ${messageOf(error)}`);

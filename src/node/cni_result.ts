@@ -3,6 +3,7 @@ import { isIP } from "node:net";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
 import { jsonValue, withoutNulls } from "../base/json.ts";
+import { check } from "../base/schema.ts";
 
 const Cidr = v.pipe(
   v.string(),
@@ -46,7 +47,7 @@ export function parseResult(text: string, plugin: string, listVersion: string): 
       text.trim() === "" ? "no result" : `a result that is not JSON: ${messageOf(error)}`;
     throw new CriError("INTERNAL", `CNI plugin ${plugin} printed ${problem}`, { cause: error });
   }
-  const { success, output, issues } = v.safeParse(Result, Array.isArray(json) ? undefined : json);
+  const { success, output, issues } = check(Result, Array.isArray(json) ? undefined : json);
   if (success) return { ...output, cniVersion: output.cniVersion || listVersion };
   const problem = `${v.getDotPath(issues[0]) ?? "it"}: ${issues[0].message}`;
   throw new CriError("INTERNAL", `CNI plugin ${plugin} printed an invalid result: ${problem}`);

@@ -3,6 +3,7 @@ import * as v from "valibot";
 import { parse, type ScalarTag, type Tags } from "yaml";
 import { jsonValue } from "../base/json.ts";
 import { wellFormed } from "../base/text.ts";
+import { check } from "../base/schema.ts";
 import { readTextBounded } from "../sys/file.ts";
 
 /** YAML 1.1's octal numbers, as in `fileMode: 0660`: the Go libraries for which these files are written accept them. */
@@ -24,7 +25,7 @@ export function readYamlFile<Schema extends v.GenericSchema>(
   const data: unknown = file.endsWith(".json")
     ? jsonValue(text)
     : wellFormed(parse(text, { customTags }));
-  const parsed = v.safeParse(schema, data);
+  const parsed = check(schema, data);
   if (parsed.success) return parsed.output;
   const [issue] = parsed.issues;
   throw new Error(`${v.getDotPath(issue) ?? "it"}: ${issue.message}`);

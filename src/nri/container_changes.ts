@@ -6,10 +6,11 @@ import { join } from "node:path";
 import * as v from "valibot";
 import { nowMs } from "../base/clock.ts";
 import { errnoOf, messageOf } from "../base/errors.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
+import { jsonText, trustedJsonValue } from "../base/json.ts";
 import { KeyedLock } from "../base/keyed_lock.ts";
 import type { Log } from "../base/log.ts";
 import { shorten } from "../base/text.ts";
+import { checked } from "../base/schema.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
 import type { OciResources, OciSpec } from "../spec/oci.ts";
 import { ociResources } from "../spec/resources.ts";
@@ -154,7 +155,7 @@ function fileOf(folder: string): string {
 export function readChanges(folder: string): NriChanges {
   const path = fileOf(folder);
   try {
-    return v.parse(fileSchema, jsonValue(readTextBounded(path, fileBytesMax)));
+    return checked(fileSchema, trustedJsonValue(readTextBounded(path, fileBytesMax)));
   } catch (error) {
     if (errnoOf(error) === "ENOENT") return none;
     throw new Error(`cannot read ${path}: ${messageOf(error)}`, { cause: error });

@@ -3,12 +3,12 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { digestOf } from "../base/digest.ts";
 import { CriError } from "../base/errors.ts";
+import { documentBounds } from "../base/json_bounds.ts";
 import { Failover, Reconnection, withoutOtherSchemes, type FailoverOptions } from "./failover.ts";
 import { discard, hostOf, readAll, TransferError, type HttpResponse } from "./http_request.ts";
 import type { PullSession, Upstream } from "./pull_session.ts";
 import { assertNoWebPage, isWebPage, registryRequest } from "./registry_request.ts";
 
-export const manifestBytesMax = 4 << 20;
 const manifestTypes = [
   "application/vnd.oci.image.index.v1+json",
   "application/vnd.docker.distribution.manifest.list.v2+json",
@@ -74,7 +74,7 @@ async function manifestAt(
   const response = await registryRequest(session, upstream, manifestRequest(request));
   await assertNoWebPage(response, response.host);
   const name = wanted.digest ?? wanted.tag!;
-  const bytes = await readAll(response, manifestBytesMax, `its manifest ${name}`);
+  const bytes = await readAll(response, documentBounds.bytesMax, `its manifest ${name}`);
   const claimed = response.headers.get("docker-content-digest") ?? undefined;
   const expected = wanted.digest ?? (claimed?.startsWith("sha256:") ? claimed : undefined);
   const digest = digestOf(bytes, expected);

@@ -3,7 +3,8 @@
 import { join } from "node:path";
 import * as v from "valibot";
 import { codeOf } from "../base/errors.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
+import { jsonText, trustedJsonValue } from "../base/json.ts";
+import { checked } from "../base/schema.ts";
 import { readTextBounded, replaceInMemory } from "../sys/file.ts";
 import { processState } from "../sys/process.ts";
 
@@ -44,7 +45,7 @@ export function writeShimFile(bundle: string, shim: ShimFile): void {
 export function readShimFile(bundle: string): ShimFile | undefined {
   try {
     const text = readTextBounded(join(bundle, "bootstrap.json"), fileBytesMax);
-    return v.parse(ShimFileSchema, jsonValue(text));
+    return checked(ShimFileSchema, trustedJsonValue(text));
   } catch {
     return undefined;
   }

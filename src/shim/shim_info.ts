@@ -1,6 +1,6 @@
 // Reads the features of the runtime behind a shim: by the shim's `-info` (containerd 1.7 or newer), else of the
 // OCI runtime that runc's shim calls.
-import { parseJson } from "../base/schema.ts";
+import { jsonValue } from "../base/json.ts";
 import { isRuncShim } from "../base/shim_program.ts";
 import { encodeMessage } from "../base/protobuf.ts";
 import type { RuntimeCommand } from "../node/oci_runtime.ts";
@@ -32,5 +32,5 @@ async function infoFeatures(
   if (result.exitCode !== 0) return undefined;
   const { features } = task.RuntimeInfo.decode(Buffer.from(result.stdout, "latin1"));
   if (!features?.value?.length) return undefined;
-  return parseJson(features.value, "features") as Features;
+  return jsonValue(new TextDecoder().decode(features.value)) as Features;
 }

@@ -7,8 +7,9 @@
 // `runc spec` or `ctr oci spec` can be edited and used.
 import * as v from "valibot";
 import { messageOf } from "../base/errors.ts";
-import { mapOf } from "../base/schema.ts";
-import { nonEmpty, parseOciJson, type OciMount, type OciSpec } from "./oci_types.ts";
+import { jsonValue } from "../base/json.ts";
+import { check, mapOf } from "../base/schema.ts";
+import { nonEmpty, bigIntegers, type OciMount, type OciSpec } from "./oci_types.ts";
 import { invalid } from "./refusals.ts";
 
 /** An object; valibot alone would accept an array too. */
@@ -63,11 +64,11 @@ export type BaseSpec = v.InferOutput<typeof BaseSpec>;
 export function parseBaseSpec(text: string): BaseSpec {
   let json: unknown;
   try {
-    json = parseOciJson(text);
+    json = jsonValue(text, bigIntegers);
   } catch (cause) {
     throw invalid(`is not JSON: ${messageOf(cause)}`, cause);
   }
-  const parsed = v.safeParse(BaseSpec, json);
+  const parsed = check(BaseSpec, json);
   if (parsed.success) return parsed.output;
   const [issue] = parsed.issues;
   throw invalid(`is not an OCI spec: ${v.getDotPath(issue) ?? "it"}: ${issue.message}`);

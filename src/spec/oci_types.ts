@@ -1,6 +1,6 @@
 // Defines the written subset of the OCI runtime specification (1.0.2, for runc 1.1) and its JSON. Byte counts
 // and limits are bigint: they may exceed 2^53, above which a number is inexact.
-import { jsonText, jsonValue, type Reviver } from "../base/json.ts";
+import { jsonText, trustedJsonValue, type Reviver } from "../base/json.ts";
 
 export type OciNamespaceType = "pid" | "network" | "ipc" | "uts" | "mount" | "user" | "cgroup";
 export type OciNamespace = { type: OciNamespaceType; path?: string };
@@ -189,17 +189,14 @@ const bigKeys = new Set(
 
 /** Parses ociJson's output. @throws SyntaxError if it is not JSON. */
 export function parseOciSpec(text: string): OciSpec {
-  return parseOciJson(text) as OciSpec;
+  return trustedJsonValue(text, bigIntegers) as OciSpec;
 }
 
-/** Parses any OCI JSON file; integers that may exceed 2^53 become bigint. @throws SyntaxError */
-export function parseOciJson(text: string): unknown {
-  const isBig = (key: string, value: unknown) =>
-    Number.isInteger(value) && (bigKeys.has(key) || !Number.isSafeInteger(value));
-  const revive: Reviver = (key, value, context) =>
-    isBig(key, value) ? BigInt(context.source ?? String(value)) : value;
-  return jsonValue(text, revive);
-}
+/** Reviver for OCI JSON: integers that may exceed 2^53 become bigint. */
+export const bigIntegers: Reviver = (key, value, context) => {
+  const isBig = Number.isInteger(value) && (bigKeys.has(key) || !Number.isSafeInteger(value));
+  return isBig ? BigInt(context.source ?? String(value)) : value;
+};
 
 /** Returns an object with this field; without any, if the value is empty. */
 export function nonEmpty(name: string, value: object): object {

@@ -2,8 +2,9 @@
 // runtime reports an error only when the container starts.
 import * as v from "valibot";
 import { messageOf } from "../base/errors.ts";
-import { withoutNulls } from "../base/json.ts";
-import { parseOciJson, type OciSeccomp } from "./oci_types.ts";
+import { jsonValue, withoutNulls } from "../base/json.ts";
+import { check } from "../base/schema.ts";
+import { bigIntegers, type OciSeccomp } from "./oci_types.ts";
 import { invalid } from "./refusals.ts";
 
 const Action = v.pipe(
@@ -49,11 +50,11 @@ export function parseSeccompProfile(file: string, text: string | undefined): Oci
   if (text === undefined) throw broken("cannot be read");
   let json: unknown;
   try {
-    json = parseOciJson(text);
+    json = jsonValue(text, bigIntegers);
   } catch (cause) {
     throw broken(`is not JSON: ${messageOf(cause)}`, cause);
   }
-  const result = v.safeParse(Profile, withoutNulls(json));
+  const result = check(Profile, withoutNulls(json));
   if (result.success) return result.output;
   const [issue] = result.issues;
   throw broken(`${v.getDotPath(issue) ?? "it"}: ${issue.message}`);

@@ -5,7 +5,7 @@
 // A container in phase creating is not listed.
 import { join } from "node:path";
 import * as v from "valibot";
-import { mapOf } from "../base/schema.ts";
+import { checked, mapOf } from "../base/schema.ts";
 import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, LinuxContainerResources, PodSandboxConfig } from "../proto/types.ts";
 import { isSignal } from "../sys/signals.ts";
@@ -212,7 +212,7 @@ export function containerRecords(folder: string, changes: string): StoreOptions<
       const config = messageJson(runtime.v1.ContainerConfig, container.config);
       return { ...container, config };
     },
-    fromJson: (json) => v.parse(ContainerSchema, json),
+    fromJson: (json) => checked(ContainerSchema, json),
     isLeftover: ({ phase }) => phase.phase === "creating",
   };
 }

@@ -3,7 +3,7 @@
 //   creating ──▶ ready ──▶ notready        creating ──▶ notready (a failed start that could not be
 //                                                       rolled back: Stop and Remove finish it)
 import * as v from "valibot";
-import { mapOf } from "../base/schema.ts";
+import { checked, mapOf } from "../base/schema.ts";
 import { runtime } from "../proto/messages.js";
 import type { PodSandboxConfig } from "../proto/types.ts";
 import { messageJson } from "./message_json.ts";
@@ -158,7 +158,7 @@ export function isSamePod(a: PodSandboxConfig, b: PodSandboxConfig): boolean {
 }
 
 export function noNetworkYet(SandboxID: string, SandboxKey: string): NetworkSettings {
-  return v.parse(NetworkSettings, { SandboxID, SandboxKey });
+  return checked(NetworkSettings, { SandboxID, SandboxKey });
 }
 
 export function ready(sandbox: Sandbox): Sandbox {
@@ -207,7 +207,7 @@ export function sandboxRecords(folder: string, changes: string): StoreOptions<Sa
       const config = messageJson(runtime.v1.PodSandboxConfig, sandbox.config);
       return { ...sandbox, config };
     },
-    fromJson: (json) => v.parse(SandboxSchema, json),
+    fromJson: (json) => checked(SandboxSchema, json),
     isLeftover: ({ phase, ending }) => phase.phase === "creating" || ending === "undo",
   };
 }

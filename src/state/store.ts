@@ -5,7 +5,7 @@ import { mkdir, readdir, readFile, rename } from "node:fs/promises";
 import { join } from "node:path";
 import { activity } from "../base/activity.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
+import { jsonText, trustedJsonValue } from "../base/json.ts";
 import { KeyedLock } from "../base/keyed_lock.ts";
 import { refuseNewer } from "../base/record_version.ts";
 import { nowMs } from "../base/clock.ts";
@@ -195,7 +195,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
 
   #parse(text: string | Error): Record {
     if (text instanceof Error) throw text;
-    return this.#options.fromJson(jsonValue(text));
+    return this.#options.fromJson(trustedJsonValue(text));
   }
 
   #filesOf(id: string): RecordFiles {

@@ -104,7 +104,7 @@ test.each([
 });
 
 function sharedConfig(images: number) {
-  const config = { os: "linux", rootfs: { diff_ids: [] }, note: "x".repeat(4 << 20) };
+  const config = { os: "linux", rootfs: { diff_ids: [] }, note: "x".repeat(3 << 20) };
   const one = { Config: "config.json", RepoTags: null, Layers: [] };
   return [
     { name: "config.json", data: JSON.stringify(config) },

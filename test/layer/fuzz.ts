@@ -180,7 +180,7 @@ const json = [`{"schemaVersion":2,"manifests":[{"digest":"${sha256("x")}","size"
 );
 
 /** Fuzzes the parsers of manifests, indexes and configs. */
-export function fuzzJson(seed: number): void {
+export async function fuzzJson(seed: number): Promise<void> {
   const chance = chanceOf(seed);
   const from = pick(chance, [sample.manifest.bytes, sample.config.bytes, ...json]);
   let bytes: Buffer = Buffer.from(from);
@@ -188,7 +188,7 @@ export function fuzzJson(seed: number): void {
   else bytes = Buffer.from(JSON.stringify(changedJson(chance, JSON.parse(bytes.toString()), 0)));
   for (const parse of [parseManifest, parseConfig]) {
     try {
-      parse(bytes, "it");
+      await parse(bytes, "it");
     } catch (error) {
       assertExpected(error);
     }

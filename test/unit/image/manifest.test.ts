@@ -5,6 +5,7 @@ import { codeOf } from "../../../src/base/errors.ts";
 import { chainIds, NoImage, parseConfig, parseManifest } from "../../../src/image/manifest.ts";
 import { bestFor, hostPlatforms } from "../../../src/image/platform.ts";
 import { layersOf } from "../../../src/image/register.ts";
+import { failure } from "../../expect.ts";
 import { blob, descriptor, makeImage, makeLayer, sha256 } from "../../image_maker.ts";
 import { withLayers } from "../../registry/fake_registry.ts";
 
@@ -34,9 +35,9 @@ describe("an index", () => {
     ["x64", v3, "linux/X86-64 linux/amd64/v3", "linux/amd64/v3"],
     ["arm64", "", "linux/x86_64 linux/arm64 Linux/aarch64/8", "Linux/aarch64/8"],
     ["arm", "", "linux/armel linux/armhf linux/arm/5", "linux/armhf"],
-  ])("on %s with %p: of %s it gives %s", (arch, flags, has, wanted) => {
+  ])("on %s with %p: of %s it gives %s", async (arch, flags, has, wanted) => {
     const json = JSON.stringify({ manifests: has.split(" ").map(entry) });
-    const parsed = parseManifest(Buffer.from(json), "x");
+    const parsed = await parseManifest(Buffer.from(json), "x");
     if (parsed.kind !== "index") throw new Error("no index");
     const platforms = hostPlatforms(arch, new Set(flags.split(" ")));
     const chosen = bestFor(parsed.index.manifests, platforms, (entry) => entry.platform);
@@ -46,9 +47,9 @@ describe("an index", () => {
 
 describe("parseManifest", () => {
   const parse = (value: unknown) => parseManifest(Buffer.from(JSON.stringify(value)), "it");
-  const codeFor = (value: unknown) => {
+  const codeFor = async (value: unknown) => {
     try {
-      return parse(value).kind;
+      return (await parse(value)).kind;
     } catch (error) {
       return error instanceof NoImage ? "no image" : codeOf(error);
     }
@@ -123,13 +124,13 @@ describe("parseManifest", () => {
       ofLayer("application/vnd.oci.image.layer.nondistributable.v1.tar"),
       "image",
     ],
-  ])("of %s gives the right kind or code", (_, value, result) => {
-    expect(codeFor(value)).toBe(result);
+  ])("of %s gives the right kind or code", async (_, value, result) => {
+    expect(await codeFor(value)).toBe(result);
   });
 
-  test("of schema 1 says what to do", () => {
+  test("of schema 1 says what to do", async () => {
     const bytes = Buffer.from(JSON.stringify({ schemaVersion: 1, fsLayers: [] }));
-    expect(() => parseManifest(bytes, "it")).toThrow("push the image again");
+    expect((await failure(parseManifest(bytes, "it"))).message).toContain("push the image again");
   });
 });
 
@@ -141,15 +142,20 @@ describe("chainIds", () => {
     expect(chainIds([])).toEqual([]);
   });
 
-  test("are paired with the layers, whose number must match", () => {
+  test("are paired with the layers, whose number must match", async () => {
     const { diffId, digest, mediaType, size } = image.layers[0]!;
     const source = { kind: "file", path: "/l", offset: 0 } as const;
     const layers = [{ digest, mediaType, size, source }];
     const of = { config: Buffer.from(image.config.bytes), what: "it", layers };
-    expect(layersOf(of).wants).toEqual([{ ...layers[0]!, diffId, chainId: diffId }]);
-    expect(() => layersOf({ ...of, layers: [] })).toThrow("0 layers and 1 diff ids");
+    expect((await layersOf(of)).wants).toEqual([{ ...layers[0]!, diffId, chainId: diffId }]);
+    const error = await failure(layersOf({ ...of, layers: [] }));
+    expect(error.message).toContain("0 layers and 1 diff ids");
   });
 });
+
+function numbered(count: number): object {
+  return Object.fromEntries(Array.from({ length: count }, (_, index) => [`/${index}`, {}]));
+}
 
 describe("a config", () => {
   const rootfs = { type: "layers", diff_ids: [image.layers[0]!.diffId] };
@@ -179,37 +185,40 @@ describe("a config", () => {
     ["of a working folder of 1 MiB", { config: { WorkingDir: "/x".repeat(1 << 19) }, rootfs }],
     ["of a stop signal of 1 MiB", { config: { StopSignal: "S".repeat(1 << 20) }, rootfs }],
     ["of an architecture of 1 MiB", { architecture: "a".repeat(1 << 20), rootfs }],
-  ])("%s is refused", (_, value) => {
-    expect(() => parse(value)).toThrow(expect.objectContaining({ code: "INVALID_ARGUMENT" }));
+    ["of 4 MiB of labels", { config: { Labels: { a: "v".repeat(4 << 20) } }, rootfs }],
+    ["of 20,000 volumes", { config: { Volumes: numbered(20_000) }, rootfs }],
+    ["of 20,000 unknown fields", { x: numbered(20_000), rootfs }],
+    ["of 300 KiB of variables", { config: { Env: ["A=".padEnd(300 << 10, "b")] }, rootfs }],
+    ["of 300 KiB of arguments", { config: { Cmd: Array(300).fill("c".repeat(1024)) }, rootfs }],
+  ])("%s is refused", async (_, value) => {
+    expect((await failure(parse(value))).code).toBe("INVALID_ARGUMENT");
   });
 
-  test("has the defaults of what is null, as in Go", () => {
+  test("has the defaults of what is null, as in Go", async () => {
     const config = { Labels: { a: null }, Volumes: { "/v": null }, User: null, Env: null };
     const text = { os: null, architecture: null, variant: null, rootfs, config };
-    expect(parse(text).config).toEqual({
+    expect((await parse(text)).config).toEqual({
       os: "linux",
       architecture: "",
-      Labels: { a: "" },
       Volumes: { "/v": null },
       User: null,
       Env: null,
     });
   });
 
-  test.each(["Linux", "LINUX", ""])("for the system %p is for linux", (os) => {
-    expect(parse({ os, rootfs }).config.os).toBe("linux");
+  test.each(["Linux", "LINUX", ""])("for the system %p is for linux", async (os) => {
+    expect((await parse({ os, rootfs })).config.os).toBe("linux");
   });
 
-  test("with many labels, special keys and unknown fields is accepted", () => {
+  test("with many labels, special keys and unknown fields is accepted", async () => {
     const labels = Object.fromEntries(Array.from({ length: 5000 }, (_, i) => [`l${i}`, "v"]));
     const text = JSON.stringify({
       config: { Labels: { ...labels, constructor: "c" } },
       rootfs,
       x: 1,
     });
-    const { config } = parse(text.replace('"l0"', '"__proto__"'));
-    expect(config.Labels!["l1"]).toBe("v");
-    expect(Object.keys(config.Labels!).length).toBeGreaterThanOrEqual(4999);
+    const { config } = await parse(text.replace('"l0"', '"__proto__"'));
+    expect(config).toEqual({ os: "linux", architecture: "" });
     expect(({} as { v?: string }).v).toBeUndefined();
   });
 });

@@ -362,6 +362,18 @@ describe("the origins of an image", () => {
     expect(parseOrigins(JSON.stringify({ version: 1, origins }))).toEqual(origins);
     expect(() => parseOrigins("{}")).toThrow();
   });
+
+  test("have few large manifests, at least the latest pull's", () => {
+    let origins: ImageOrigin[] = [];
+    const manifests = (bytes: number) => ({ [image.manifest.digest]: "A".repeat(bytes) });
+    for (let count = 0; count < 5; count++) {
+      const one = { digest: `sha256:${count}`, manifests: manifests(3 << 20) };
+      origins = addOrigin(origins, origin(one));
+    }
+    expect(origins.map(({ digest }) => digest)).toEqual(["sha256:4", "sha256:3"]);
+    const huge = origin({ digest: "sha256:5", manifests: manifests(9 << 20) });
+    expect(addOrigin(origins, huge)).toEqual([huge]);
+  });
 });
 
 test("a pull is private where a registry or mirror would get credentials, a header or a certificate", async () => {

@@ -7,7 +7,7 @@ import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { ImageRecord } from "../image/store.ts";
-import { folderInRoot } from "../node/path_in_root.ts";
+import { RootLookup } from "../node/path_in_root.ts";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
 import { mountName } from "../spec/mounts.ts";
 import type { Container } from "../state/container.ts";
@@ -51,7 +51,7 @@ export async function mountImageVolumes(
   const { images, containers, sandboxes } = context;
   const owner = rootfsOwner(sandboxes.get(container.sandboxId));
   const label = container.selinux?.mount;
-  const roots = new Map<string, string>();
+  const roots = new Map<string, RootLookup>();
   const folders = new Map<number, string>();
   for (const [index, mount] of (container.config.mounts ?? []).entries()) {
     if (!mount.image) continue;
@@ -60,10 +60,11 @@ export async function mountImageVolumes(
       let root = roots.get(image.id);
       if (root === undefined) {
         const dir = join(volumesFolder(containers.folderOf(container.id)), String(roots.size));
-        root = await images.mountRootfs(image, { dir, readonly: true, owner, label, signal });
+        const mounting = images.mountRootfs(image, { dir, readonly: true, owner, label, signal });
+        root = new RootLookup(await mounting, signal);
         roots.set(image.id, root);
       }
-      folders.set(index, await folderInRoot(root, mount.image_sub_path ?? ""));
+      folders.set(index, await root.folder(mount.image_sub_path ?? ""));
     } catch (error) {
       throw volumeError(mount, error);
     }

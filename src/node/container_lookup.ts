@@ -1,5 +1,6 @@
 // Looks up the host files that a container's spec depends on: mounts, devices, accounts, security profiles.
 import { CriError, messageOf } from "../base/errors.ts";
+import { usualBounds } from "../base/json_bounds.ts";
 import { readTextBounded } from "../sys/file.ts";
 import { mountOf, readMountTable, type MountEntry } from "../sys/mount_table.ts";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
@@ -12,10 +13,10 @@ import {
 import { loadedProfiles, reloadUnloaded } from "./apparmor.ts";
 import { hostDevices, lookupDevice } from "./devices.ts";
 import { mountSource } from "./mount_source.ts";
-import { readInRoot, refuseLinkedSystemFolders } from "./path_in_root.ts";
+import { refuseLinkedSystemFolders, RootLookup } from "./path_in_root.ts";
 
-const accountFileBytesMax = 4 << 20;
-const seccompBytesMax = 4 << 20;
+const accountFileBytesMax = 512 << 10;
+const seccompBytesMax = usualBounds.bytesMax;
 
 export type LookupOptions = {
   rootfsPath: string;
@@ -41,7 +42,8 @@ export async function lookupContainer(
   refuseLinkedSystemFolders(options.rootfsPath);
   const security = config.linux?.security_context;
   const profile = seccompProfileFile(security);
-  const { defaultProfile } = options;
+  const { defaultProfile, rootfsPath, signal } = options;
+  const root = new RootLookup(rootfsPath, signal);
   if (defaultProfile !== undefined && wantsDefaultApparmor(security)) {
     await reloadUnloaded(defaultProfile);
   }
@@ -49,8 +51,8 @@ export async function lookupContainer(
     mounts: await lookupMounts(config.mounts ?? [], options),
     devices: await Promise.all((config.devices ?? []).map(lookupDevice)),
     hostDevices: security?.privileged ? await hostDevices() : [],
-    passwd: await readInRoot(options.rootfsPath, "/etc/passwd", accountFileBytesMax),
-    group: await readInRoot(options.rootfsPath, "/etc/group", accountFileBytesMax),
+    passwd: await root.read("/etc/passwd", accountFileBytesMax),
+    group: await root.read("/etc/group", accountFileBytesMax),
     seccompProfile: profile === undefined ? undefined : readProfile(profile),
     apparmorProfiles: namesApparmorProfile(security) ? (loadedProfiles() ?? []) : undefined,
   };

@@ -7,7 +7,7 @@ import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { quoted } from "../base/text.ts";
 import { failureOutput, run } from "../sys/run.ts";
-import { followInRoot } from "./path_in_root.ts";
+import { RootLookup } from "./path_in_root.ts";
 
 const volumesMax = 256;
 /** Volumes, nested or reached by symlinks, that may have a copy of the same content: 256 copies would fill a disk. */
@@ -47,13 +47,16 @@ export async function makeVolumes(
     throw broken(`${paths.size} volumes exceed the limit of ${volumesMax}`);
   }
   for (const destination of options.destinations) paths.delete(normal(destination));
-  const mounted = paths.size === 0 ? new Set() : await mountPoints(options);
+  if (paths.size === 0) return [];
+  const lookup = new RootLookup(options.rootfs, options.signal);
+  const mounted = await mountPoints(options, lookup);
   const wanted: Wanted[] = [];
   /** Images for systemd have /sys/fs/cgroup as a volume. */
   const leftOut: string[] = [];
   for (const path of paths) {
     if (path.includes("\0")) throw broken(`volume ${quoted(path)} has a NUL byte`);
-    const found = await followInRoot(options.rootfs, path);
+    lookup.charge(path);
+    const found = await lookup.follow(path);
     if (reserved.test(path) || reserved.test(found?.at ?? "")) {
       leftOut.push(path);
       continue;
@@ -84,9 +87,13 @@ function checkCopies(wanted: Wanted[]): void {
 }
 
 /** The image may have links to where the container's mounts are: /var/run is often one to /run. */
-async function mountPoints({ rootfs, destinations }: VolumeOptions): Promise<Set<unknown>> {
-  const found = await Promise.all(destinations.map((path) => followInRoot(rootfs, path)));
-  return new Set(found.map((one) => one?.at));
+async function mountPoints(
+  { destinations }: VolumeOptions,
+  lookup: RootLookup,
+): Promise<Set<string | undefined>> {
+  const found = new Set<string | undefined>();
+  for (const path of destinations) found.add((await lookup.follow(path))?.at);
+  return found;
 }
 
 async function fillVolumes(options: VolumeOptions, wanted: Wanted[]): Promise<void> {

@@ -6,13 +6,16 @@ import type { LinuxContainerSecurityContext } from "../proto/types.ts";
 import type { OciUser } from "./oci_types.ts";
 import { invalid } from "./refusals.ts";
 
-/** Limits of lines read from a passwd or group file, and of a process's groups (Linux NGROUPS_MAX). */
+/** Bound the lines read from a passwd or group file, and a process's groups (Linux NGROUPS_MAX). */
 const linesMax = 100_000;
+/** Those of a line that are read; a line may be one row of colons. */
+const fieldsMax = 4;
 const groupsMax = 65_536;
 const idMax = 0xffff_fffen; // 2^32-1 means "no change" to setuid(2)
 
 type Account = { name: string; uid: number; gid: number };
-type Group = { name: string; gid: number; members: string[] };
+/** members: separated by commas. */
+type Group = { name: string; gid: number; members: string };
 
 type UserInput = {
   security: LinuxContainerSecurityContext;
@@ -45,7 +48,7 @@ export function resolveUser(input: UserInput): OciUser {
   const groups = new Set<number>([gid]);
   if (mergesImageGroups(security)) {
     for (const entry of parseGroups(input.group)) {
-      if (account.name !== "" && entry.members.includes(account.name)) groups.add(entry.gid);
+      if (account.name !== "" && hasMember(entry, account.name)) groups.add(entry.gid);
     }
   }
   for (const value of security.supplemental_groups ?? []) {
@@ -116,8 +119,13 @@ function* parseGroups(text: string): Generator<Group> {
   for (const fields of records(text)) {
     const gid = parseId(fields[2]);
     if (!fields[0] || gid === undefined) continue;
-    yield { name: fields[0], gid, members: (fields[3] ?? "").split(",").map((m) => m.trim()) };
+    yield { name: fields[0], gid, members: fields[3] ?? "" };
   }
+}
+
+function hasMember({ members }: Group, name: string): boolean {
+  if (!members.includes(name)) return false; // without splitting the lists of a huge file
+  return members.split(",").some((member) => member.trim() === name);
 }
 
 function* records(text: string): Generator<string[]> {
@@ -126,14 +134,15 @@ function* records(text: string): Generator<string[]> {
     let end = text.indexOf("\n", start);
     if (end === -1) end = text.length;
     const record = text.slice(start, end).trim();
-    if (record !== "" && !record.startsWith("#")) yield record.split(":");
+    if (record !== "" && !record.startsWith("#")) yield record.split(":", fieldsMax);
     start = end + 1;
   }
 }
 
 function parseId(text: string | undefined): number | undefined {
-  if (text === undefined || !/^\d{1,10}$/.test(text) || BigInt(text) > idMax) return undefined;
-  return Number(text);
+  if (text === undefined || !/^\d{1,10}$/.test(text)) return undefined;
+  const value = Number(text);
+  return value > Number(idMax) ? undefined : value;
 }
 
 function id(value: bigint, what: string): number {

@@ -40,8 +40,8 @@ const groupsMax = 65_536;
 /** Text without control characters fits into a log line and a file name. */
 const noControls = /^[^\p{Cc}]*$/u;
 const line = (bytesMax: number) => text(bytesMax, noControls, "must have no control characters");
-/** Kubernetes allows 253 characters; other clients may use longer names. */
-const name = text(1_024, /^[^\p{Cc}/]*$/u, "must have no slash and no control characters");
+/** Kubernetes allows 253 characters; other clients may use longer names. No file has a name of these. */
+const name = line(1_024);
 const word = (bytesMax: number) =>
   text(bytesMax, /^[^\s\p{Cc}]*$/u, "must have no white space and no control characters");
 export const token = word(253);

@@ -126,7 +126,8 @@ async function infoOf(context: Context, container: Container): Promise<string> {
   const { sandboxId, phase, runtimeHandler, stopSignal, selinux } = container;
   return jsonText({
     sandboxID: sandboxId,
-    pid: phase.phase === "running" ? phase.pid : 0,
+    // Absent unless it runs: a script that kills pid 0 would kill its own process group.
+    pid: phase.phase === "running" ? phase.pid : undefined,
     phase,
     runtimeHandler,
     runtimeType: runtimeType(context, container),

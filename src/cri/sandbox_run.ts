@@ -1,11 +1,13 @@
 // RunPodSandbox: creates a pod in steps. Each step is recorded before it is taken, so that a failed call, or
 // recovery after a crash, rolls back (sandbox_teardown.ts) exactly the steps that were begun.
 import { existsSync, mkdirSync } from "node:fs";
+import { hostname as nodeName } from "node:os";
 import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
-import { cniPodOf, unservedRequests } from "../node/cni_args.ts";
+import { quoted } from "../base/text.ts";
+import { cniPodOf, extensionArgs, unservedRequests } from "../node/cni_args.ts";
 import {
   applySysctls,
   netnsFolders,
@@ -80,12 +82,21 @@ export async function runPodSandbox(
 function checkNamespaces(context: Context, config: cri.PodSandboxConfig, handler: Handler): void {
   const options = namespaceOptions(config);
   checkPodNamespaces(options);
+  checkHostname(config, options.network);
   if (isInGuest(handler)) return;
   if (options.user === undefined || supportsUserNamespaces(context, handler)) return;
   throw unsupportedBy(
     handler.support,
     "userns_options: user namespaces need Linux 5.19 and a runtime with id-mapped mounts (runc 1.2 or newer; Status shows which handlers have them): set hostUsers to true in the pod's spec, or choose another handler",
   );
+}
+
+/** @throws CriError INVALID_ARGUMENT: a pod in the node's network is in the node's UTS namespace, too. */
+function checkHostname({ hostname }: cri.PodSandboxConfig, network: "pod" | "node"): void {
+  const ofNode = nodeName();
+  if (network === "pod" || !hostname || hostname === ofNode) return;
+  const message = `hostname ${quoted(hostname)}: a pod in the node's network has the node's hostname, ${quoted(ofNode)}: leave hostname empty`;
+  throw new CriError("INVALID_ARGUMENT", message);
 }
 
 function newSandbox(
@@ -286,6 +297,13 @@ async function attach(making: Making): Promise<void> {
   checkHostPorts(context, making.sandbox);
   const { cniLists } = getHandler(context, making.sandbox.runtimeHandler);
   const plan = context.cni.plan(pod, cniLists);
+  for (const problem of extensionArgs(pod.annotations).problems) {
+    context.log.warn("an annotation for the pod's network", {
+      sandbox: id,
+      pod: pod.name,
+      problem,
+    });
+  }
   for (const warning of unservedRequests(plan)) {
     context.log.warn("the pod's network lacks a plugin", { sandbox: id, pod: pod.name, warning });
   }

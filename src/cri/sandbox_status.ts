@@ -66,14 +66,22 @@ function info(context: Context, sandbox: Sandbox, written: OciSpec | undefined):
     namespaces,
     cgroup: { ...cgroup, paths: current?.paths ?? {} },
     phase,
-    pid: sandbox.pause?.pid ?? 0,
+    // Absent for a pod without a process: a script that kills pid 0 would kill its own process group.
+    pid: sandbox.pause?.pid || undefined,
     selinux: sandbox.selinux ?? null,
     cniResult: containerdResult(attachments),
     runtimeHandler: sandbox.runtimeHandler,
     runtimeType: runtimeType(context, sandbox),
     config: goJson(runtime.v1.PodSandboxConfig, sandbox.config),
+    overhead: limitsJson(sandbox.config.linux?.overhead),
+    resources: limitsJson(sandbox.config.linux?.resources),
     runtimeSpec: written ?? podSpec(sandboxInfo(context, sandbox), current?.ociParent),
   };
+}
+
+/** Under containerd's names, as RunPodSandbox or the last UpdatePodSandboxResources has set them. */
+function limitsJson(limits: cri.LinuxContainerResources | null | undefined): object | null {
+  return limits ? goJson(runtime.v1.LinuxContainerResources, limits) : null;
 }
 
 export const { list: listPodSandbox, stream: streamPodSandboxes } = listCalls(

@@ -1,5 +1,6 @@
 // Builds what CNI plugins get for a pod: CNI_ARGS, capability arguments, and each plugin's input.
 import { CriError } from "../base/errors.ts";
+import { quoted } from "../base/text.ts";
 import type { PodSandboxConfig } from "../proto/types.ts";
 import type { CniAttachment } from "./cni_cache.ts";
 import type { ConfList, PluginConf } from "./cni_conf.ts";
@@ -86,6 +87,7 @@ export function runtimeConfOf(pod: CniPod): RuntimeConf {
       throw new CriError("INVALID_ARGUMENT", `${key} "${value}" ${problem}`);
     }
   }
+  args.push(...extensionArgs(pod.annotations).args);
   const capabilityArgs: Record<string, unknown> = {
     "io.kubernetes.cri.pod-annotations": pod.annotations,
   };
@@ -95,6 +97,45 @@ export function runtimeConfOf(pod: CniPod): RuntimeConf {
   if (pod.dns !== undefined) capabilityArgs["dns"] = pod.dns;
   if (pod.cgroupPath !== undefined) capabilityArgs["cgroupPath"] = pod.cgroupPath;
   return { args, capabilityArgs };
+}
+
+/** iSulad's annotation for plugins of several networks, and its argument, whose spelling is iSulad's. */
+const networksExtension = "extension.network.kubernetes.io/cni";
+const networksArg = "CNI_MUTLINET_EXTENSION";
+/** Each annotation of iSulad with this prefix has one further argument: KEY=VALUE. */
+const argsExtension = "extension.network.kubernetes.io/cniargs/";
+/** The names that runtimeConfOf() sets itself. A pod must not be able to pass for another one. */
+const ownArg = /^(IgnoreUnknown|K8S_.*)$/i;
+
+/** Returns the arguments of iSulad's annotations, and why others are left out. */
+export function extensionArgs(annotations: Record<string, string>): {
+  args: [string, string][];
+  problems: string[];
+} {
+  const args = new Map<string, string>();
+  const problems: string[] = [];
+  for (const [key, text] of Object.entries(annotations)) {
+    const isList = key === networksExtension;
+    if (!isList && !key.startsWith(argsExtension)) continue;
+    const [, name, value] =
+      (isList ? [text, networksArg, text] : /^([^=]+)=([^=]*)$/.exec(text)) ?? [];
+    const problem = problemOf(name, value, args);
+    if (problem === undefined) args.set(name!, value!);
+    else problems.push(`annotation ${key} ${quoted(text)} is ignored: ${problem}`);
+  }
+  return { args: [...args], problems };
+}
+
+function problemOf(
+  name: string | undefined,
+  value: string | undefined,
+  earlier: ReadonlyMap<string, string>,
+): string | undefined {
+  if (name === undefined || value === undefined) return "it must be KEY=VALUE";
+  // CNI_ARGS has no escaping.
+  if (/[;\p{Cc}]/u.test(name + value)) return "';' and control characters separate CNI_ARGS";
+  if (ownArg.test(name)) return `${name} is not a pod's to set`;
+  return earlier.has(name) ? `another annotation sets ${name}` : undefined;
 }
 
 /** The bandwidth plugin's maximum, which it treats as unlimited. */

@@ -78,7 +78,7 @@ function mapIds(pid: number, { uidMappings, gidMappings }: UserNamespace): void 
     writeKernelFile(`/proc/${pid}/uid_map`, idMapText(uidMappings));
     writeKernelFile(`/proc/${pid}/gid_map`, idMapText(gidMappings));
   } catch (cause) {
-    const ids = idMapText(uidMappings);
+    const ids = `uids ${idMapText(uidMappings)}, gids ${idMapText(gidMappings)}`;
     const message = `cannot write the id map of a user namespace (${ids}): ${messageOf(cause)}`;
     throw new CriError("INVALID_ARGUMENT", message, { cause });
   }

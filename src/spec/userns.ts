@@ -17,7 +17,8 @@ const field = "namespace_options.userns_options";
 /**
  * Returns the requested user namespace; undefined: the host's.
  * @throws CriError INVALID_ARGUMENT for a mode other than POD or NODE, or unless there is exactly one uid
- * mapping and an equal gid mapping that start at container id 0 (cri-api, UserNamespace).
+ * mapping and one gid mapping of the same length that start at container id 0 (cri-api, UserNamespace). On the node the
+ * two may start at different ids.
  */
 export function userNamespace(
   options: NamespaceOption | null | undefined,
@@ -32,8 +33,8 @@ export function userNamespace(
     case NamespaceMode.POD:
       checkMappings("uids", uids);
       checkMappings("gids", gids);
-      if (shown(uids) === shown(gids)) return { uidMappings: uids, gidMappings: gids };
-      throw wrong(`uids ${shown(uids)} and gids ${shown(gids)} differ`);
+      if (uids[0]!.size === gids[0]!.size) return { uidMappings: uids, gidMappings: gids };
+      throw wrong(`uids ${shown(uids)} and gids ${shown(gids)} differ in length`);
     default:
       throw invalid(`${field}.mode ${shownMode(requested.mode)} must be POD or NODE`);
   }

@@ -26,7 +26,7 @@ const mount = (more: Mount): ContainerConfig => ({
 export const containers: [string, ContainerConfig][] = [
   ["config.metadata.name", { metadata: { name: "a\nb" } }],
   ["config.metadata.name", { metadata: { name: "a\0b" } }],
-  ["config.metadata.name", { metadata: { name: "../a" } }],
+  ["config.metadata.name", { metadata: { name: "a\nb" } }],
   ["config.metadata.name", { metadata: { name: big.slice(0, 1 << 20) } }],
   ["config.image.image is missing", { image: {} }],
   ["config.image.image", { image: { image: "a\nb" } }],
@@ -95,7 +95,7 @@ const inPod = (security_context: object): PodSandboxConfig => ({ linux: { securi
 export const pods: [string, PodSandboxConfig][] = [
   ["config.metadata is missing", { metadata: null }],
   ["config.metadata.uid is missing", { metadata: { name: "a", namespace: "b" } }],
-  ["config.metadata.name", { metadata: { name: "a/b", namespace: "b", uid: "c" } }],
+  ["config.metadata.name", { metadata: { name: "a\u0001b", namespace: "b", uid: "c" } }],
   ["config.metadata.namespace", { metadata: { name: "a", namespace: "b\n", uid: "c" } }],
   ["K8S_POD_NAME", { metadata: { name: "a;K=V", namespace: "b", uid: "c" } }],
   ["config.hostname", { hostname: "a\nb" }],

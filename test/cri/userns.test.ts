@@ -244,6 +244,24 @@ describe.skipIf(why !== "")("a pod with a user namespace", () => {
     expect(await daemon.leaksSince(before)).toEqual([]);
   });
 
+  test.each([0, 65_536, 1_000_000])(
+    "groups may begin at another id of the node: %d further",
+    async (more) => {
+      const gids = [{ ...ids[0], host_id: first + more }];
+      const userns_options = { mode: NamespaceMode.POD, uids: ids, gids };
+      const pod = podConfig({ userns_options });
+      const podId = await daemon.runPod(pod, handler);
+      const script = `tr -s ' ' < /proc/self/uid_map; tr -s ' ' < /proc/self/gid_map
+      stat -c '%u %g' / /bin/busybox /etc/hosts; echo x > /made && stat -c '%u %g' /made`;
+      const { text, id } = await daemon.output(podId, pod, script);
+      const maps = ` 0 ${first} 65536\n 0 ${first + more} 65536\n`;
+      expect(text).toBe(`${maps}${"0 0\n".repeat(4)}`);
+      const { uid, gid } = statSync(join(daemon.dir, "graph/containers", id, "upper/made"));
+      expect([uid, gid]).toEqual([first, first + more]);
+      await daemon.removePod(podId);
+    },
+  );
+
   test("a container cannot have another one than its pod", async () => {
     const pod = podConfig();
     const podId = await daemon.runPod(pod, handler);

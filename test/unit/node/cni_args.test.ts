@@ -3,6 +3,7 @@ import { describe, expect, test } from "bun:test";
 import type { PortMapping } from "../../../src/proto/types.ts";
 import {
   cniPodOf,
+  extensionArgs,
   pluginInput,
   runtimeConfOf,
   unservedRequests,
@@ -41,6 +42,41 @@ describe("runtimeConfOf", () => {
         cgroupPath: "/kubepods/podx",
       },
     });
+  });
+
+  const extension = "extension.network.kubernetes.io";
+  const arg = (name: string) => `${extension}/cniargs/${name}`;
+  test.each<[string, Record<string, string>, [string, string][], number]>([
+    ["a list of networks", { [`${extension}/cni`]: "a,b" }, [["CNI_MUTLINET_EXTENSION", "a,b"]], 0],
+    ["one argument", { [arg("ip")]: "IP=10.0.0.9" }, [["IP", "10.0.0.9"]], 0],
+    ["an empty value", { [arg("x")]: "X=" }, [["X", ""]], 0],
+    [
+      "several",
+      { [arg("a")]: "A=1", [arg("b")]: "B=2" },
+      [
+        ["A", "1"],
+        ["B", "2"],
+      ],
+      0,
+    ],
+    ["no further arguments", { [arg("x")]: "X=1;K8S_POD_NAME=other" }, [], 1],
+    ["no semicolon in a list", { [`${extension}/cni`]: "a;IP=1" }, [], 1],
+    ["none that name a pod", { [arg("x")]: "K8S_POD_NAME=other" }, [], 1],
+    ["none that name a pod, in other letters", { [arg("x")]: "k8s_pod_uid=1" }, [], 1],
+    ["no change of IgnoreUnknown", { [arg("x")]: "IgnoreUnknown=0" }, [], 1],
+    [
+      "none without a key or with two values",
+      { [arg("x")]: "=1", [arg("y")]: "A=1=2", [arg("z")]: "A" },
+      [],
+      3,
+    ],
+    ["no second one of a name", { [arg("a")]: "A=1", [arg("b")]: "A=2" }, [["A", "1"]], 1],
+    ["no line break", { [arg("a")]: "A=1\nB" }, [], 1],
+    ["no others", { [`${extension}/other`]: "A=1", [`${extension}/cniargs`]: "A=1" }, [], 0],
+  ])("takes from iSulad's annotations: %s", (_, annotations, expected, problems) => {
+    const { args } = runtimeConfOf(cniPodOf({ ...config, annotations }, own));
+    expect(args.slice(5)).toEqual(expected);
+    expect(extensionArgs(annotations).problems).toHaveLength(problems);
   });
 
   test("refuses a name that would inject arguments", () => {

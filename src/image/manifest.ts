@@ -6,8 +6,8 @@ import { digestOf, isDigest } from "../base/digest.ts";
 import { mapOf, objectOf, parseAs, parseDocument } from "../base/schema.ts";
 import { clip } from "../base/text.ts";
 
-/** One page of options of an overlay mount names no more layers. */
-const layersMax = 127;
+/** As with containerd; an overlay of the kernel has at most 500. */
+const layersMax = 450;
 const tooManyLayers = `are more than ${layersMax}: build the image with fewer layers`;
 export const configBytesMax = documentBounds.bytesMax;
 /** Of the settings that the daemon keeps in memory. No program starts with much more: execve(2) takes some 2 MiB. */

@@ -3,6 +3,8 @@ import { nowNs } from "../base/clock.ts";
 import { CriError } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
 import { Semaphore } from "../base/semaphore.ts";
+import { assertMountable } from "../layer/overlay.ts";
+import type { Storage } from "../layer/storage_driver.ts";
 import type { UnpackPool } from "../layer/unpack_pool.ts";
 import { asResourceExhausted } from "../layer/disk_space.ts";
 import type { LayerMaker, LayerWant } from "../layer/layer_maker.ts";
@@ -23,6 +25,7 @@ type RegistrarParts = {
   gc: LayerGc;
   /** Keeps origins (image_origin.ts), by which the image can be served to other nodes. */
   keepsOrigins: boolean;
+  storage: Pick<Storage, "driver">;
   startHelpers: () => UnpackPool;
 };
 
@@ -43,8 +46,9 @@ export class Registrar {
   }
 
   async register(image: NewImage, o: RegisterOptions): Promise<ImageRecord> {
-    const { layers, gc } = this.#parts;
+    const { layers, gc, storage } = this.#parts;
     const { config, wants } = await layersOf(image);
+    if (storage.driver === "overlay2") assertMountable(wants.length, image.what);
     const chain = wants.map(({ chainId }) => chainId);
     await using _ = gc.hold(chain);
     try {

@@ -14,6 +14,13 @@ import {
   unmount,
 } from "../sys/mount.ts";
 import { readMountTable } from "../sys/mount_table.ts";
+import {
+  pathsForTable,
+  pathsOf,
+  type OverlayOption,
+  type Paths,
+  type Stack,
+} from "./overlay_paths.ts";
 import { markOpaque, markRemoved } from "./whiteouts.ts";
 import { removeTree } from "../sys/remove_tree.ts";
 
@@ -31,8 +38,9 @@ type OverlayParts = {
   options?: readonly OverlayOption[] | undefined;
 };
 
-/** An option of overlayfs that daemon.json sets, such as ["metacopy", "on"]. */
-export type OverlayOption = readonly [key: string, value: string];
+/** Limit of mount(2)'s options together, and the layers that it has room for by descriptor. */
+const [pageBytes, pageLayersMax] = [4096, 127];
+const fewLayers = `this kernel or libc takes at most ${pageLayersMax} (it lacks overlayfs's lowerdir+, of Linux 6.8, or fsopen(2), of glibc 2.36): build the image with fewer layers, or upgrade the node`;
 
 /** @throws CriError INTERNAL with the kernel's reason, FAILED_PRECONDITION when ids cannot be mapped. */
 export async function mountOverlay(parts: OverlayParts): Promise<void> {
@@ -90,27 +98,22 @@ function stack({ trees, names, dir, readonly, label, options = [] }: OverlayPart
     mountStack(rootfs, { named, short, readonly, label, options });
   } catch (error) {
     const message = `cannot mount ${rootfs}: ${messageOf(error)}`;
-    throw new CriError("INTERNAL", message, { cause: error });
+    const code = error instanceof CriError ? error.code : "INTERNAL";
+    throw new CriError(code, message, { cause: error });
   }
 }
 
-/** below: the layers, topmost first. */
-type Paths = { below: string[]; upper: string; work: string };
-
-/**
- * named: the paths by name, which people recognize in the mount table. short: the same paths by descriptor, for those
- * that are too long or have special characters: 127 layers then fit into a page of options in any graph folder.
- */
-type Stack = Pick<OverlayParts, "readonly" | "label"> & {
-  named: Paths;
-  short: Paths;
-  options: readonly OverlayOption[];
-};
-
-/** "volatile" needs kernel 5.10, "lowerdir+" kernel 6.5, fsopen(2) glibc 2.36. */
+/** "volatile" needs kernel 5.10, "lowerdir+" kernel 6.8, fsopen(2) glibc 2.36: the trial mount finds out. */
 const mountForms = ["options", "volatile page", "page"] as const;
 /** The first form that has worked. */
 let formIndex = 0;
+let hasWorked = false;
+
+/** @throws CriError FAILED_PRECONDITION for more layers than this kernel mounts. */
+export function assertMountable(layers: number, what: string): void {
+  if (mountForms[formIndex] === "options" || layers <= pageLayersMax) return;
+  throw new CriError("FAILED_PRECONDITION", `${what} has ${layers} layers: ${fewLayers}`);
+}
 
 /** Mounts by the newest form that kernel and libc support. @throws the error of the first supported form. */
 function mountStack(rootfs: string, of: Stack): void {
@@ -120,8 +123,10 @@ function mountStack(rootfs: string, of: Stack): void {
     try {
       mountBy(form, rootfs, of);
       formIndex = index;
+      hasWorked = true;
       return;
     } catch (error) {
+      if (error instanceof CriError && (failure === undefined || !hasWorked)) throw error;
       const code = errnoOf(error);
       if (failure === undefined || errnoOf(failure) === "ENOSYS") failure = error;
       if (code !== "ENOSYS" && code !== "EINVAL") break; // an older form would fail as well
@@ -136,7 +141,7 @@ function mountBy(form: (typeof mountForms)[number], rootfs: string, of: Stack): 
   // A container's writable layer does not survive a reboot, so it need not be synced; without "volatile"
   // each unmount would sync the whole file system.
   if (form === "options") {
-    const { below, upper, work } = fits(of.named) ? of.named : of.short;
+    const { below, upper, work } = pathsForTable(of, rootfs);
     const options: MountOption[] = [
       ...below.map((path) => ["lowerdir+", path] as const),
       ["upperdir", upper],
@@ -156,6 +161,12 @@ function mountBy(form: (typeof mountForms)[number], rootfs: string, of: Stack): 
   const named = pageOf(of.named);
   const isPlain = pathsOf(of.named).every((path) => !/[,:\\]/.test(path));
   const options = isPlain && Buffer.byteLength(named) < pageBytes ? named : pageOf(of.short);
+  if (Buffer.byteLength(options) >= pageBytes) {
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `it has ${of.named.below.length} layers: ${fewLayers}`,
+    );
+  }
   try {
     mount("overlay", rootfs, "overlay", readonly ? MS_RDONLY : 0, options);
   } catch (error) {
@@ -163,19 +174,6 @@ function mountBy(form: (typeof mountForms)[number], rootfs: string, of: Stack): 
     if (error instanceof Error) error.message += ` (options ${more}; the kernel's log says why)`;
     throw error;
   }
-}
-
-/** Limit of mount(2)'s options together. */
-const pageBytes = 4096;
-/** Limit of one value for fsconfig(2). */
-const valueBytesMax = 255;
-
-function pathsOf({ below, upper, work }: Paths): string[] {
-  return [...below, upper, work];
-}
-
-function fits(paths: Paths): boolean {
-  return pathsOf(paths).every((path) => Buffer.byteLength(path) <= valueBytesMax);
 }
 
 /** Finds the overlays mounted below a folder: container folder → names of its layers, topmost first. */

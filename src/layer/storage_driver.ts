@@ -2,7 +2,8 @@
 import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { hasNativeLayer } from "./layer_record.ts";
-import { overlayProblem, type OverlayOption } from "./overlay.ts";
+import { overlayProblem } from "./overlay.ts";
+import type { OverlayOption } from "./overlay_paths.ts";
 import { ContainerQuota } from "./container_quota.ts";
 
 export type StorageDriver = "overlay2" | "native";

@@ -42,7 +42,7 @@ export function manyContainers(count: number): Attack {
     limits: { memoryMib: 80 },
     async prepare(stage) {
       const ids: string[] = [];
-      const before = pipesHeld(stage.daemon.scope.pids());
+      const before = pipesHeld(stage.pids);
       return {
         async attack(seconds) {
           while (ids.length < count) {
@@ -55,7 +55,7 @@ export function manyContainers(count: number): Attack {
         },
         async check() {
           // The budget is that of root on the whole node: others may have used it up.
-          const each = (pipesHeld(stage.daemon.scope.pids()) - before) / ids.length;
+          const each = (pipesHeld(stage.pids) - before) / ids.length;
           const bytes = await newPipeBytes(stage);
           const notes = [
             `a new pipe in a root container takes ${bytes} bytes`,

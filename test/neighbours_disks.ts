@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../src/base/int64.ts";
 import { MNT_DETACH, unmount } from "../src/sys/mount.ts";
+import { until } from "./expect.ts";
 import { type Attack, type Attacker, folderFor, podAt, type Stage } from "./neighbours_stage.ts";
 import { bytesWritten } from "./neighbours_use.ts";
 
@@ -19,7 +20,7 @@ class SmallDisk implements Disposable {
     this.#image = `${folder}.image`;
     closeSync(openSync(this.#image, "w"));
     truncateSync(this.#image, 32 << 20);
-    execFileSync("mkfs.ext4", ["-q", "-O", "^has_journal", "-m", "0", this.#image]);
+    execFileSync("mkfs.ext4", ["-q", "-m", "0", this.#image]);
     execFileSync("mount", ["-o", "loop", this.#image, folder]);
   }
 
@@ -63,7 +64,7 @@ const immutable: Trouble = {
 };
 /** The file system itself, as after an error of the disk. */
 const readOnly: Trouble = {
-  begin: ({ folder }) => execFileSync("mount", ["-o", "remount,ro,abort", folder]),
+  begin: ({ folder }) => execFileSync("mount", ["-o", "remount,abort", folder]),
   end: () => {},
 };
 
@@ -89,12 +90,20 @@ function troubled({ name, about, command, trouble }: Kind): Attack {
     const pod = await podAt(stage, name, join(disk.folder, "logs"));
     const id = await daemon.run(pod.id, pod.config, command);
     const log = (await daemon.status(id)).log_path;
-    const count = async () => Number((await daemon.exec(id, "cat /tmp/count")).stdout);
-    const written = bytesWritten(daemon.scope.pids());
+    const count = async () => {
+      let text = "";
+      // It may just be written.
+      await until("it has counted", async () => {
+        text = (await daemon.exec(id, "cat /tmp/count")).stdout;
+        return text !== "";
+      });
+      return Number(text);
+    };
+    const written = bytesWritten(stage.pids);
     let isBegun = false;
     const check = async () => {
       const faults: string[] = [];
-      const bytes = bytesWritten(daemon.scope.pids()) - written;
+      const bytes = bytesWritten(stage.pids) - written;
       if (bytes > writtenMax) faults.push(`${bytes >> 20} MiB were written to disks`);
       if (command === oneLine) return { faults };
       const lines = await count();

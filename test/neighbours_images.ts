@@ -2,6 +2,7 @@
 // errors, volumes behind chains of links, an environment of 5 MiB, and answers that come byte by byte.
 import { setTimeout as sleep } from "node:timers/promises";
 import { messageOf } from "../src/base/errors.ts";
+import { cpuMs } from "./cpu_time.ts";
 import {
   type Blob,
   blob,
@@ -134,27 +135,49 @@ const volumeLinks: Attack = {
   name: "volume-links",
   item: "A4",
   about: "an image with 256 volumes behind chains of 40 links",
-  async prepare({ daemon, run }) {
+  async prepare({ daemon, pod }) {
     const Volumes = Object.fromEntries(
       Array.from({ length: 256 }, (_, index) => [`/l0/v${index}`, {}]),
     );
     const name = "docker.io/library/volume-links:latest";
     await daemon.loadImage(busyboxImage({ Volumes }, chain(40)), name);
-    let last = "";
+    const image = { image: name, user_specified_image: name };
+    let [serial, last] = [0, ""];
     return {
+      /** The caller gives up after this time. */
       async attack(seconds) {
-        const image = { image: name, user_specified_image: name };
-        const created = run(["sleep", "1000"], { image }).then(
-          (id) => daemon.client.RemoveContainer({ container_id: id }),
-          (error: unknown) => (last = messageOf(error).slice(0, 120)),
+        const metadata = { name: `links-${++serial}`, attempt: 0 };
+        const config = { metadata, image, command: ["sleep", "1000"] };
+        const request = { pod_sandbox_id: pod.id, config, sandbox_config: pod.config };
+        const start = performance.now();
+        last = await daemon.client.CreateContainer(request, { timeoutMs: seconds * 1000 }).then(
+          () => "it was created",
+          (error: unknown) => messageOf(error).slice(0, 120),
         );
-        await Promise.race([created, sleep(seconds * 1000)]);
+        await sleep(Math.max(0, start + seconds * 1000 - performance.now()));
       },
-      check: async () => ({ faults: [], notes: [last] }),
+      async check() {
+        await sleep(afterCallMs);
+        const share = await cpuShare([daemon.pid]);
+        const words = `the daemon takes ${(share * 100).toFixed(0)} % of a core after the call has ended`;
+        return { faults: share > restShareMax ? [words] : [], notes: [words, last] };
+      },
       ...nothing,
     };
   },
 };
+
+/** In which the daemon may notice that a call has ended. */
+const afterCallMs = 1_000;
+const watchMs = 2_000;
+/** What the quiet pod and the calls of Version take is below this share of a core. */
+const restShareMax = 0.5;
+
+async function cpuShare(pids: number[]): Promise<number> {
+  const [start, before] = [performance.now(), cpuMs(pids)];
+  await sleep(watchMs);
+  return (cpuMs(pids) - before) / (performance.now() - start);
+}
 
 const bigEnvironment: Attack = {
   name: "big-environment",

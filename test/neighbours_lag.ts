@@ -16,10 +16,15 @@ export class LagMeter implements Disposable {
   readonly #bare: Child;
   readonly #asker: Child;
   readonly #lines: Interface;
+  readonly #ended: Promise<never>;
 
   private constructor(bare: Child, asker: Child) {
     [this.#bare, this.#asker] = [bare, asker];
     this.#lines = createInterface(asker.stdout);
+    this.#ended = new Promise((_, reject) => {
+      asker.once("exit", () => reject(new Error("the client that asks has ended")));
+    });
+    this.#ended.catch(() => {}); // window() reports it
   }
 
   /** program: the daemon's executable, whose engine runs the bare server; folder: for its socket. */
@@ -39,12 +44,12 @@ export class LagMeter implements Disposable {
 
   /** Returns the lag since the call before. */
   async window(): Promise<Lag> {
-    const line = new Promise<string>((resolve, reject) => {
-      this.#lines.once("line", resolve);
-      this.#asker.once("exit", () => reject(new Error("the client that asks has ended")));
-    });
+    const line = new Promise<string>((resolve) => this.#lines.once("line", resolve));
     this.#asker.stdin.write("\n");
-    const { daemon, bare } = JSON.parse(await line) as { daemon: Answers; bare: Answers };
+    const { daemon, bare } = JSON.parse(await Promise.race([line, this.#ended])) as {
+      daemon: Answers;
+      bare: Answers;
+    };
     return { p999: daemon.p999 - bare.p999, max: daemon.max - bare.max, daemon, bare };
   }
 

@@ -8,6 +8,7 @@ import { toLong } from "../src/base/int64.ts";
 import { openSpdy } from "../src/cli/stream_client.ts";
 import type { PodSandboxConfig } from "../src/proto/types.ts";
 import { until } from "./expect.ts";
+import type { SpdyStream } from "../src/sys/spdy.ts";
 import type { Daemon } from "./harness.ts";
 import { logText } from "./log_text.ts";
 import { writerScript } from "./storm.ts";
@@ -193,9 +194,11 @@ export class QuietPod implements AsyncDisposable {
     await error.end();
     const data = await session.open({ ...headers, streamtype: "data" });
     let heard = "";
-    const reading = (async () => {
-      for await (const chunk of data.chunks()) heard += chunk.toString("latin1");
-    })();
+    const hear = async (stream: SpdyStream) => {
+      for await (const chunk of stream.chunks()) heard += chunk.toString("latin1");
+    };
+    // The error stream says why there is no connection.
+    const reading = Promise.all([hear(data), hear(error)]);
     return {
       name: "port-forward",
       send: (text) => data.write(Buffer.from(text)),

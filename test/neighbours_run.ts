@@ -1,8 +1,7 @@
 // Measures one bad neighbour of test/neighbours.ts: rounds of attack on a stage, and what they leave.
 import { setTimeout as sleep } from "node:timers/promises";
 import { messageOf } from "../src/base/errors.ts";
-import type { Daemon } from "./harness.ts";
-import { descriptorsIn } from "./leaks.ts";
+import { descriptorsIn, leaksBetween, type Snapshot, takeDescriptors } from "./leaks.ts";
 import { median } from "./median.ts";
 import type { Lag } from "./neighbours_lag.ts";
 import type { Harm } from "./neighbours_quiet.ts";
@@ -16,6 +15,8 @@ import {
   pssMib,
   threadTimes,
 } from "./neighbours_use.ts";
+
+const leftMs = 20_000;
 
 export type Plan = {
   seconds: number;
@@ -50,18 +51,18 @@ export type Result = {
 
 /** Attacks the stage, and waits until memory and descriptors are back. */
 export async function measure(stage: WholeStage, attack: Attack, plan: Plan): Promise<Result> {
-  const { daemon, quiet, lag } = stage;
-  const threadsBefore = new Set(threadTimes(daemon.scope.pids()).keys());
+  const { pids, quiet, lag } = stage;
+  const threadsBefore = new Set(threadTimes(pids).keys());
   const faults: string[] = [];
   const notes: string[] = [];
   const attacker = await attack.prepare(stage);
   const before = {
-    memory: await usualMemory(daemon, plan.warmMs),
-    pss: pssMib(daemon),
-    snapshot: daemon.snapshot(),
+    memory: await usualMemory(stage, plan.warmMs),
+    pss: pssMib(pids),
+    descriptors: takeDescriptors(pids),
   };
-  using peaks = new MemoryPeaks(daemon);
-  const use = useMeter(daemon.scope.pids(), threadsBefore);
+  using peaks = new MemoryPeaks(stage);
+  const use = useMeter(pids, threadsBefore);
   await lag.window();
   const lags: Lag[] = [];
   for (let round = 0; round < plan.rounds; round++) {
@@ -71,14 +72,13 @@ export async function measure(stage: WholeStage, attack: Attack, plan: Plan): Pr
     lags.push(await lag.window());
   }
   const used = use();
-  const pipes = pipesHeld(daemon.scope.pids());
+  const pipes = pipesHeld(pids);
   const found = await attacker.check?.();
   faults.push(...(found?.faults ?? []));
   notes.push(...(found?.notes ?? []));
   await attacker[Symbol.asyncDispose]();
   const after = await settled(stage, before.memory, plan.settleMs);
-  faults.push(...((await attacker.checkAfter?.()) ?? []));
-  const left = await daemon.leaksSince(before.snapshot, plan.settleMs);
+  const left = await leftDescriptors(before.descriptors, pids);
   return {
     name: attack.name,
     item: attack.item,
@@ -94,21 +94,30 @@ export async function measure(stage: WholeStage, attack: Attack, plan: Plan): Pr
       peak: peaks.peak,
       after,
       pssBefore: before.pss,
-      pssAfter: pssMib(daemon),
+      pssAfter: pssMib(pids),
     },
     descriptors: {
-      before: descriptorsIn(before.snapshot),
-      after: descriptorsIn(daemon.snapshot()),
-      left: left.filter((one) => one.startsWith("descriptor")),
+      before: descriptorsIn(before.descriptors),
+      after: descriptorsIn(takeDescriptors(pids)),
+      left,
     },
   };
 }
 
 /** Returns the most that daemon and monitor take while only the quiet pod is there. */
-async function usualMemory(daemon: Daemon, warmMs: number): Promise<Memory> {
-  using peaks = new MemoryPeaks(daemon);
+async function usualMemory(stage: WholeStage, warmMs: number): Promise<Memory> {
+  using peaks = new MemoryPeaks(stage);
   await sleep(warmMs);
   return peaks.peak;
+}
+
+/** Returns the descriptors that stay: some belong to the last answers, or wait for garbage collection. */
+async function leftDescriptors(before: Snapshot, pids: number[]): Promise<string[]> {
+  for (const end = performance.now() + leftMs; ;) {
+    const left = leaksBetween(before, takeDescriptors(pids));
+    if (left.length === 0 || performance.now() > end) return left;
+    await sleep(500);
+  }
 }
 
 function lagOf(lags: Lag[]): Result["lag"] {
@@ -150,9 +159,9 @@ function useMeter(pids: number[], known: Set<string>): () => Pick<Result, "cpu" 
 }
 
 /** What memory has come back to: below `nearMib` above what it was, or after the time. */
-async function settled({ daemon }: WholeStage, before: Memory, withinMs: number): Promise<Memory> {
+async function settled(stage: WholeStage, before: Memory, withinMs: number): Promise<Memory> {
   for (const end = performance.now() + withinMs; ;) {
-    const now = memoryNow(daemon);
+    const now = memoryNow(stage);
     if (now.own - before.own < nearMib || performance.now() > end) return now;
     await sleep(500);
   }

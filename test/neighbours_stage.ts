@@ -13,6 +13,8 @@ import { FakeRegistry } from "./registry/fake_registry.ts";
 /** What an attack finds. */
 export type Stage = {
   daemon: Daemon;
+  /** Those of daemon and monitor. */
+  pids: number[];
   quiet: QuietPod;
   registry: FakeRegistry;
   metricsPort: number;
@@ -32,7 +34,7 @@ export type Attack = {
   /** Resolves when everything is ready; what it returns is disposed of after the last round. */
   prepare(stage: Stage): Promise<Attacker>;
   /** How it differs from the limits for all. */
-  limits?: { memoryMib?: number; lagMsMax?: number; logShare?: number };
+  limits?: { memoryMib?: number; lagMsMax?: number };
 };
 
 export type Attacker = AsyncDisposable & {
@@ -40,8 +42,6 @@ export type Attacker = AsyncDisposable & {
   attack(seconds: number): Promise<void>;
   /** Returns what is wrong after the last round, beyond what is measured for all, and figures for the table. */
   check?(): Promise<{ faults: string[]; notes?: string[] }>;
-  /** Returns what is wrong after it has been disposed of. */
-  checkAfter?(): Promise<string[]>;
 };
 
 export type WholeStage = Stage & AsyncDisposable & { lag: LagMeter };
@@ -65,6 +65,7 @@ export async function openStage(binary = executable): Promise<WholeStage> {
   const owned = opened.move();
   return {
     daemon,
+    pids: daemon.scope.pids(),
     quiet,
     registry,
     metricsPort,

@@ -15,6 +15,9 @@ import { check } from "../src/sys/libc.ts";
 import type { Daemon } from "./harness.ts";
 import { pssKib } from "./leaks.ts";
 
+/** The daemon and its monitor; finding them takes long, so they are found once. */
+export type Processes = { daemon: Daemon; pids: number[] };
+
 /** In MiB. */
 export type Memory = {
   /** Anonymous pages of daemon and monitor, and what the tmpfs of the state holds. */
@@ -52,8 +55,7 @@ function childrenOf(pid: number): number[] {
   );
 }
 
-export function memoryNow(daemon: Daemon): Memory {
-  const pids = daemon.scope.pids();
+export function memoryNow({ daemon, pids }: Processes): Memory {
   const sum = (all: number[], name: string) =>
     all.reduce((total, pid) => total + statusMib(pid, name), 0);
   const { blocks, bfree, bsize } = statfsSync(join(daemon.dir, "state"));
@@ -66,8 +68,8 @@ export function memoryNow(daemon: Daemon): Memory {
 }
 
 /** PSS of daemon and monitor in MiB. */
-export function pssMib(daemon: Daemon): number {
-  return daemon.scope.pids().reduce((sum, pid) => sum + pssKib(pid) / 1024, 0);
+export function pssMib(pids: number[]): number {
+  return pids.reduce((sum, pid) => sum + pssKib(pid) / 1024, 0);
 }
 
 /** Samples memory until it is disposed of. */
@@ -75,10 +77,10 @@ export class MemoryPeaks implements Disposable {
   readonly peak: Memory;
   #timer: NodeJS.Timeout;
 
-  constructor(daemon: Daemon) {
-    this.peak = memoryNow(daemon);
+  constructor(processes: Processes) {
+    this.peak = memoryNow(processes);
     this.#timer = setInterval(() => {
-      const now = memoryNow(daemon);
+      const now = memoryNow(processes);
       for (const name of ["own", "rss", "helpers"] as const)
         this.peak[name] = Math.max(this.peak[name], now[name]);
     }, everyMs);

@@ -1,7 +1,7 @@
 // Records the calls that a shim gets, as lines of JSON in the file that RECORDING_SHIM names. It is a shim of Kata's
 // generation (a bare address, task v2) that runs nothing and fails as a test demands; recordingShim() makes its
 // executable.
-import { spawn } from "node:child_process";
+import { type ChildProcess, spawn } from "node:child_process";
 import {
   appendFileSync,
   chmodSync,
@@ -32,10 +32,20 @@ import { wholeLines } from "./whole_lines.ts";
 /** One recorded call: a verb of the executable, or a method of the Task service. */
 export type Recorded = { call: string; id: string } & Record<string, unknown>;
 
+/**
+ * What a shim says of processes:
+ *   plain    its own pid for its own and the containers'
+ *   wasm     Connect is refused before the Create, whose pid is the shim's; that of Start is a process in namespaces
+ *            of its own, as with runwasi
+ *   silent   as plain, but the shim's own pid is never told
+ */
+type Kind = "plain" | "wasm" | "silent";
+
 /** Makes a shim's executable at `path`, which records into `file`. */
-export function recordingShim(path: string, file: string): void {
+export function recordingShim(path: string, file: string, kind: Kind = "plain"): void {
   const command = `exec ${process.execPath} ${import.meta.filename} "$@"`;
-  writeFileSync(path, `#!/bin/sh\nexport RECORDING_SHIM=${file}\n${command}\n`);
+  const environment = `export RECORDING_SHIM=${file} RECORDING_SHIM_KIND=${kind}`;
+  writeFileSync(path, `#!/bin/sh\n${environment}\n${command}\n`);
   chmodSync(path, 0o755);
 }
 
@@ -72,6 +82,24 @@ function record(call: Recorded): void {
 
 /** Closes the connection instead of an answer. */
 class Cut extends Error {}
+class NotFound extends Error {}
+
+const kind = process.env["RECORDING_SHIM_KIND"] as Kind;
+/** By container: the processes of a wasm shim. */
+const processes = new Map<string, ChildProcess>();
+
+function startProcess(id: string): number {
+  if (kind !== "wasm") return pid;
+  const program = ["--pdeathsig", "KILL", "unshare", "--ipc", "--uts", "sleep", "infinity"];
+  const child = spawn("setpriv", program, { stdio: "ignore" });
+  processes.set(id, child);
+  return child.pid!;
+}
+
+function shimPid(id: string): number {
+  if (kind === "wasm" && !running.has(`${id}/`)) throw new NotFound(`no container ${id}`);
+  return kind === "silent" ? 0 : pid;
+}
 
 type Ended = PromiseWithResolvers<number>;
 /** By container and exec. */
@@ -101,7 +129,7 @@ async function answer(method: string, payload: Uint8Array): Promise<Uint8Array> 
   if (fault === "cut") throw new Cut();
   switch (method) {
     case "Connect":
-      return encodeMessage(task.ConnectResponse, { shim_pid: pid });
+      return encodeMessage(task.ConnectResponse, { shim_pid: shimPid(id) });
     case "Exec":
       running.set(subject, Promise.withResolvers());
       return new Uint8Array();
@@ -109,7 +137,7 @@ async function answer(method: string, payload: Uint8Array): Promise<Uint8Array> 
       running.set(subject, Promise.withResolvers());
       return encodeMessage(task.CreateTaskResponse, { pid });
     case "Start":
-      return encodeMessage(task.StartResponse, { pid });
+      return encodeMessage(task.StartResponse, { pid: startProcess(id) });
     case "Wait":
       return encodeMessage(task.WaitResponse, { exit_status: await end(subject), exited_at });
     case "Kill":
@@ -117,6 +145,7 @@ async function answer(method: string, payload: Uint8Array): Promise<Uint8Array> 
       return new Uint8Array();
     case "Delete":
       running.delete(subject);
+      processes.get(id)?.kill("SIGKILL");
       return encodeMessage(task.DeleteResponse, { pid, exit_status: 0, exited_at });
     case "Shutdown":
       if (running.size === 0) setTimeout(() => process.exit(0), 10);
@@ -137,7 +166,8 @@ function serveConnection(socket: Socket): void {
       (message) => encodeResponse({ payload: message }),
       (error: Error) => {
         if (error instanceof Cut) throw error;
-        return encodeResponse({ code: grpcCodes.INTERNAL, message: error.message });
+        const code = error instanceof NotFound ? grpcCodes.NOT_FOUND : grpcCodes.INTERNAL;
+        return encodeResponse({ code, message: error.message });
       },
     );
     socket.write(messageHeader({ stream, type: RESPONSE }, response.length));

@@ -29,6 +29,7 @@ import {
   configuredContainer,
   containerDefaults,
   prepareContainerInputs,
+  requireOwnPids,
   sandboxInfo,
   targetPid,
   withOpenFilesLimit,
@@ -194,10 +195,12 @@ async function specOf(
   const { config, id } = configured;
   const owner = rootfsOwner(sandbox);
   const handler = getHandler(context, container.runtimeHandler);
+  const info = sandboxInfo(context, sandbox);
+  requireOwnPids(info);
   const spec = containerSpec({
     id,
     config,
-    sandbox: sandboxInfo(context, sandbox),
+    sandbox: info,
     requestedPod,
     image: image.config,
     resolved: await prepareContainerInputs(context, configured, { ...mounted, image, owner, call }),

@@ -19,7 +19,7 @@ export function pluginPod(context: Context, sandbox: Sandbox): PodSnapshot {
     // Those of a stopped pod too: by them plugins find what to remove.
     ips: networkSettings.IPs,
     namespaces: Object.entries({ network, ...others }).flatMap(([type, path]) =>
-      path === undefined ? [] : [{ type: type as OciNamespace["type"], path }],
+      !path ? [] : [{ type: type as OciNamespace["type"], path }],
     ),
     cgroupsPath: hasCgroup(context, sandbox)
       ? context.cgroup.podCgroup(cgroup.parent, id).ociParent

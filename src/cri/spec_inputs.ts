@@ -3,6 +3,7 @@ import { CriError } from "../base/errors.ts";
 import type { ImageRecord, RootfsOwner } from "../image/store.ts";
 import { lookupContainer } from "../node/container_lookup.ts";
 import { makeVolumes } from "../node/image_volumes.ts";
+import { isNodesNamespace } from "../node/namespaces.ts";
 import type { ContainerConfig } from "../proto/types.ts";
 import { cdiNames } from "../spec/cdi.ts";
 import { namespaceOptions } from "../spec/namespace_options.ts";
@@ -16,6 +17,7 @@ import type {
 } from "../spec/spec_inputs.ts";
 import type { OciSpec } from "../spec/oci_types.ts";
 import { podSysctls } from "../spec/sysctls.ts";
+import { guestTraits } from "../shim/guests.ts";
 import type { Container } from "../state/container.ts";
 import { isInGuest, type Sandbox } from "../state/sandbox.ts";
 import { processLimit } from "../sys/process.ts";
@@ -27,7 +29,7 @@ export function sandboxInfo(context: Context, sandbox: Sandbox): SandboxInfo {
   return {
     id: sandbox.id,
     config: sandbox.config,
-    namespaces: isInGuest(sandbox) ? guestPaths(sandbox) : podNamespaces(sandbox),
+    namespaces: isInGuest(sandbox) ? guestPaths(context, sandbox) : podNamespaces(sandbox),
     files: filesOfPod(context, sandbox),
   };
 }
@@ -46,19 +48,40 @@ function podNamespaces(sandbox: Sandbox): PodNamespaces {
 
 /**
  * Returns the same paths as containerd. Runtimes with a guest only read from them what containers share: a path of a
- * pid namespace tells Kata that the pod has one. Wasm runtimes, which have no kernel of their own, join the namespaces.
+ * pid namespace tells Kata that the pod has one. Wasm runtimes, which have no kernel of their own, join the namespaces:
+ * those of the node, in which a shim's own process is, are replaced by new ones.
  */
-function guestPaths({ config, namespaces, pause }: Sandbox): PodNamespaces {
+function guestPaths(context: Context, sandbox: Sandbox): PodNamespaces {
+  const { config, namespaces, pause } = sandbox;
   const net = namespaces.net?.path;
   if (!pause?.pid) return { net };
   const { ipc, network, pid } = namespaceOptions(config);
-  const path = (kind: string) => `/proc/${pause.pid}/ns/${kind}`;
+  const joins = !hasKernel(context, sandbox);
+  const path = (kind: "ipc" | "uts" | "pid") => {
+    const file = `/proc/${pause.pid}/ns/${kind}`;
+    return joins && isNodesNamespace(file, kind) ? "" : file;
+  };
   return {
     net,
     ipc: ipc === "pod" ? path("ipc") : undefined,
     uts: network === "pod" ? path("uts") : undefined,
     pid: pid === "pod" ? path("pid") : undefined,
   };
+}
+
+function hasKernel({ handlers }: Context, { runtimeHandler }: Sandbox): boolean {
+  const shim = handlers.get(runtimeHandler)?.command.shim;
+  return shim !== undefined && guestTraits(shim).hasKernel;
+}
+
+/**
+ * @throws CriError FAILED_PRECONDITION for a pod whose containers share a pid namespace, if its shim gave a process of
+ * the node's as the pod's first one.
+ */
+export function requireOwnPids({ namespaces, id }: SandboxInfo): void {
+  if (namespaces.pid !== "") return;
+  const message = `sandbox ${id}: the process that its shim gave as its first one is in the node's pid namespace, which containers would join: set shareProcessNamespace to false in the pod's spec, or choose another runtime handler`;
+  throw new CriError("FAILED_PRECONDITION", message);
 }
 
 export function sysctlsOf({ config }: Context, sandbox: Sandbox): Record<string, string> {

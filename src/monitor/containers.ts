@@ -257,14 +257,16 @@ export class Containers {
   }
 
   async #start({ record, stdio, undo }: Creation): Promise<Started> {
-    const { id, pid, runtime } = record;
+    const { id, runtime } = record;
     undo.move(); // from here on its end is an exit
     this.#track(record, stdio);
-    const started = this.runtimes.start(record, pid);
-    const ended = started.catch(() => {}).finally(() => this.#starting.delete(id));
+    const started = this.runtimes.start(record, record.pid);
+    const ended = started.catch(() => 0).finally(() => this.#starting.delete(id));
     this.#starting.set(id, ended);
     try {
-      await started;
+      const pid = await started;
+      if (pid !== record.pid) record.pidStartTime = startTime(pid) ?? "";
+      record.pid = pid;
       record.started = true;
       this.#records.writeRun(record);
     } catch (error) {
@@ -273,7 +275,7 @@ export class Containers {
       if (runtime.shim !== undefined) this.#running.get(id)?.onExit(killed);
       throw error;
     }
-    return { pid, startedAtNs: record.startedAtNs };
+    return { pid: record.pid, startedAtNs: record.startedAtNs };
   }
 
   #track(record: RunRecord, stdio: Stdio): Container {

@@ -83,10 +83,11 @@ export class Runtimes {
     return (await this.shims()).create(request);
   }
 
-  /** Starts a created container; returns when its init executes the container's program. */
-  async start(request: StartRequest, pid: number): Promise<void> {
-    if (request.runtime.shim === undefined) return this.#oci.start(request, pid);
-    return (await this.shims()).start(request, pid);
+  /** Starts a created container; returns its init's pid when it executes the container's program. pid: create()'s. */
+  async start(request: StartRequest, pid: number): Promise<number> {
+    if (request.runtime.shim !== undefined) return (await this.shims()).start(request, pid);
+    await this.#oci.start(request, pid);
+    return pid;
   }
 
   /** Follows a container that an earlier monitor has started; children are followed by check(). */

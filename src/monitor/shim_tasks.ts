@@ -26,7 +26,8 @@ import {
 } from "../shim/shim_file.ts";
 import { isNoAnswer, TaskClient } from "../shim/task_client.ts";
 import { taskOptions } from "../shim/task_options.ts";
-import { executes, startTime } from "../sys/process.ts";
+import { childrenOf, executes, startTime } from "../sys/process.ts";
+import { listenerOf } from "../sys/socket_listener.ts";
 import type { End } from "./init_process.ts";
 import type { RemoveRequest } from "./protocol.ts";
 import type { RunRecord, StartRequest } from "./record_schemas.ts";
@@ -114,6 +115,7 @@ export class ShimTasks {
         timeoutMs,
       ),
     );
+    await this.#learnPid(created, client);
     this.#follow(created, client);
     return pid;
   }
@@ -127,14 +129,19 @@ export class ShimTasks {
     });
   }
 
-  /** Returns when the container's program is executed, where it is a process of this kernel. */
-  async start({ id, timeoutMs, runtime }: StartRequest, pid: number): Promise<void> {
+  /**
+   * Returns the pid of the container's first process when its program is executed, where it is a process of this
+   * kernel. created: create()'s answer; some shims give their own pid there, and the process's at the start.
+   */
+  async start({ id, timeoutMs, runtime }: StartRequest, created: number): Promise<number> {
     const client = await this.clientOf(id);
+    let pid = created;
     const start = async () => {
-      await client.start({ id }, timeoutMs);
+      pid = (await client.start({ id }, timeoutMs)) || created;
     };
     const isOnHost = isRuncShim(runtime.shim!.type);
-    await step("runtime-start", () => (isOnHost ? executes(pid, start) : start()));
+    await step("runtime-start", () => (isOnHost ? executes(created, start) : start()));
+    return pid;
   }
 
   /** Finds the shim of a container that an earlier monitor has started, in the background: it may be stuck. */
@@ -176,7 +183,11 @@ export class ShimTasks {
       if (codeOf(error) === "NOT_FOUND") return false;
       if (signal !== SIGKILL || !isNoAnswer(error)) throw error;
       this.#log.error("a shim does not answer: killing it", { container: id, ...found.shim });
-      this.#killShim(found);
+      // Nothing would end a container whose shim cannot be killed.
+      if (!this.#killShim(found)) {
+        this.#disconnect(found);
+        await this.#lost(found, messageOf(error));
+      }
       return true;
     }
   }
@@ -228,7 +239,8 @@ export class ShimTasks {
       if (performance.now() >= untilMs) {
         const fields = { container: id, ...shim, answer };
         this.#log.warn("a shim without containers does not end: killing it", fields);
-        return this.#killShim(deleted);
+        this.#killShim(deleted);
+        return;
       }
       await sleep(shutdownPollMs);
     }
@@ -286,6 +298,17 @@ export class ShimTasks {
     found.client = client;
     this.#record(found, address, shimPid);
     return client;
+  }
+
+  /** Finds the pid of a shim that did not tell it before it had a container: one that hangs must be killed. */
+  async #learnPid(created: Task, client: TaskClient): Promise<void> {
+    const { id, shim } = created;
+    if (shim === undefined || shim.pid !== 0) return;
+    const told = await client.shimPid(id, connectMs);
+    // A shim's server is a child of this process, which adopts what `start` leaves.
+    const pid = told || listenerOf(shim.path, childrenOf("self"));
+    if (pid) this.#record(created, shim, pid);
+    else this.#log.warn("the pid of a shim is not known", { container: id, path: shim.path });
   }
 
   /** pid: the shim's own; 0: not known. */
@@ -369,11 +392,13 @@ export class ShimTasks {
     this.#onEnd(ended.id);
   }
 
-  /** Kills a shim by its pid, unless that belongs to another process. */
-  #killShim({ shim }: Task): void {
-    if (shim === undefined) return;
+  /** Kills a shim by its pid, unless that belongs to another process; false: it does not run, or its pid is not known. */
+  #killShim({ shim }: Task): boolean {
+    if (shim === undefined) return false;
     this.#keeping.delete(shim.path);
-    if (isShimRunning(shim)) process.kill(shim.pid, "SIGKILL");
+    const isRunning = isShimRunning(shim);
+    if (isRunning) process.kill(shim.pid, "SIGKILL");
+    return isRunning;
   }
 
   #bundle(id: string): string {

@@ -212,6 +212,12 @@ async function removeFile(path: string): Promise<void> {
   }
 }
 
+/** Tells whether a namespace is this process's own: that of the node, for the kinds that pods have. */
+export function isNodesNamespace(path: string, kind: "ipc" | "uts" | "pid"): boolean {
+  const inode = namespaceInode(path);
+  return inode !== undefined && inode === namespaceInode(`/proc/self/ns/${kind}`);
+}
+
 /** The device of nsfs, to which all namespaces belong. */
 let namespaceDevice: bigint | undefined;
 

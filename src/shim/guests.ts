@@ -6,6 +6,8 @@ import type { ShimSettings } from "../node/oci_runtime.ts";
 export type GuestTraits = {
   /** The guest's containers can use the node's network. */
   hostNetwork: boolean;
+  /** The guest has a kernel of its own: its runtime joins no namespace of this node but the network's. */
+  hasKernel: boolean;
   /** SELinux label of the guest's process: none, that of virtual machines, or that of containers. */
   selinux: "none" | "kvm" | "container";
 };
@@ -19,12 +21,12 @@ export function isGvisor(type: string): boolean {
 
 export function guestTraits({ type, configPath }: ShimSettings): GuestTraits {
   if (isGvisor(type)) {
-    return { hostNetwork: usesHostNetwork(configPath), selinux: "none" };
+    return { hostNetwork: usesHostNetwork(configPath), hasKernel: true, selinux: "none" };
   }
   const isVm = /kata|firecracker/.test(type);
   return isVm
-    ? { hostNetwork: false, selinux: "kvm" }
-    : { hostNetwork: true, selinux: "container" };
+    ? { hostNetwork: false, hasKernel: true, selinux: "kvm" }
+    : { hostNetwork: true, hasKernel: false, selinux: "container" };
 }
 
 /** runsc's own network stack serves pods with a network namespace of their own only. */

@@ -29,7 +29,8 @@ export class TaskClient implements Disposable {
   }
 
   /**
-   * Connects to a shim and checks that it answers; shimPid: its own, 0 where it does not tell.
+   * Connects to a shim and checks that it answers; shimPid: its own, 0 where it does not tell, as some do not before
+   * they have a container.
    * @throws CriError UNAVAILABLE when nobody listens, DEADLINE_EXCEEDED when the shim does not answer.
    */
   static async connect(
@@ -44,6 +45,11 @@ export class TaskClient implements Disposable {
       client[Symbol.dispose]();
       throw error;
     }
+  }
+
+  /** Returns the shim's pid once it has the container; 0 where it does not tell. Best effort. */
+  async shimPid(id: string, timeoutMs: number): Promise<number> {
+    return this.#greet(id, timeoutMs).catch(() => 0);
   }
 
   /** Returns the shim's pid; falls back to the other version of the service, since a shim may state a wrong one. */
@@ -61,13 +67,13 @@ export class TaskClient implements Disposable {
     return greet();
   }
 
-  /** Returns the pid of the container's first process, or of its virtual machine's monitor. */
+  /** Returns the pid of the container's first process, of its virtual machine's monitor, or of the shim. */
   async create(request: CreateTaskRequest, timeoutMs: number): Promise<number> {
     const payload = encodeMessage(task.CreateTaskRequest, request);
     return task.CreateTaskResponse.decode(await this.call("Create", payload, timeoutMs)).pid;
   }
 
-  /** Starts the container, or the exec that exec() has added. */
+  /** Starts the container, or the exec that exec() has added; returns its pid. */
   async start(process: ProcessRequest, timeoutMs: number): Promise<number> {
     const payload = encodeMessage(task.ProcessRequest, process);
     return task.StartResponse.decode(await this.call("Start", payload, timeoutMs)).pid;

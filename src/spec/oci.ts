@@ -322,8 +322,8 @@ function podNamespaces(sandbox: SandboxInfo): OciNamespace[] {
   const result: OciNamespace[] = [];
   if (user !== undefined) result.push({ type: "user", path: user });
   if (net !== undefined) result.push({ type: "network", path: net });
-  if (ipc !== undefined) result.push({ type: "ipc", path: ipc });
-  if (uts !== undefined) result.push({ type: "uts", path: uts });
+  if (ipc !== undefined) result.push({ type: "ipc", ...(ipc === "" ? {} : { path: ipc }) });
+  if (uts !== undefined) result.push({ type: "uts", ...(uts === "" ? {} : { path: uts }) });
   return result;
 }
 

@@ -95,7 +95,7 @@ export type ImageProcess = {
   WorkingDir?: string | null;
 };
 
-/** Paths of a pod's namespaces; an absent one is the host's. */
+/** Paths of a pod's namespaces; an absent one is the host's, "" stands for a new one. */
 export type PodNamespaces = {
   net?: string;
   ipc?: string;

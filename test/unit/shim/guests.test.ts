@@ -16,7 +16,11 @@ function traits(type: string, config?: string) {
 
 test("gVisor has no labels, and the node's network only if its configuration says so", () => {
   const type = "io.containerd.runsc.v1";
-  expect(traits(type, "[runsc_config]\n")).toEqual({ hostNetwork: false, selinux: "none" });
+  expect(traits(type, "[runsc_config]\n")).toEqual({
+    hostNetwork: false,
+    hasKernel: true,
+    selinux: "none",
+  });
   const host = '[runsc_config]\n  network = "host"\n';
   expect(traits(type, host).hostNetwork).toBe(true);
   expect(traits(type, '# network = "host"\n').hostNetwork).toBe(false);
@@ -24,10 +28,14 @@ test("gVisor has no labels, and the node's network only if its configuration say
 
 test("virtual machines have labels of their own, and no node's network", () => {
   for (const type of ["io.containerd.kata.v2", "aws.firecracker"]) {
-    expect(traits(type)).toEqual({ hostNetwork: false, selinux: "kvm" });
+    expect(traits(type)).toEqual({ hostNetwork: false, hasKernel: true, selinux: "kvm" });
   }
 });
 
 test("of other shims nothing is refused", () => {
-  expect(traits("io.containerd.wasmtime.v1")).toEqual({ hostNetwork: true, selinux: "container" });
+  expect(traits("io.containerd.wasmtime.v1")).toEqual({
+    hostNetwork: true,
+    hasKernel: false,
+    selinux: "container",
+  });
 });

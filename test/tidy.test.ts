@@ -252,6 +252,18 @@ describe("style", () => {
       what: /\b(rm|rmdir)(Sync)?\([^;]*?\brecursive: true/,
       why: "the engine's may never end: removeTree of sys/remove_tree.ts",
     },
+    {
+      what: /\breadNow\(/,
+      why: "a peer may always have more: read() or chunks() of sys/byte_stream.ts, which give way",
+      // These read once at a time.
+      except:
+        /^src\/(sys\/(byte_stream|descriptor|program_pipes)|stream\/copy_output|monitor\/exec_fifo|layer\/processor_chain|monitor_log\/\w+)\.ts$/,
+    },
+    {
+      what: /\bfor \(const [^;]* of [\w.#]*push\(/,
+      why: "a chunk may have 10,000 frames: ask a PeerTurn (base/time_slices.ts) for each of them",
+      except: /^src\/sys\/(spdy|websocket)\.ts$/,
+    },
     { what: /\bconsole\.(log|error|warn|info)\(/, why: "base/log.ts, or process.stdout in cli" },
     { what: /\b(TODO|FIXME|XXX)\b/, why: "finish it, or write an issue" },
     { what: /@ts-(ignore|nocheck)/, why: "use @ts-expect-error with a reason" },

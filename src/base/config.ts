@@ -16,6 +16,7 @@ import { CriError } from "./errors.ts";
 import { jsonValue, placeAt } from "./json.ts";
 import type { RuntimeEntry } from "./runtime_values.ts";
 import { check } from "./schema.ts";
+import { withoutEnding } from "./text.ts";
 
 type Values<T> = { -readonly [F in keyof T]: T[F] extends Key<infer Output> ? Output : never };
 
@@ -254,7 +255,8 @@ function resolveCgroupParent(config: Config, s: Resolution): void {
   const slice = /^[A-Za-z0-9:_.\\-]+\.slice$/.test(parent);
   const path = !parent.split("/").includes("..") && !/[\0\n]/.test(parent);
   if (config.systemdCgroup ? slice : path) {
-    if (!config.systemdCgroup) config.cgroupParent = `/${parent.replaceAll(/^\/+|\/+$/g, "")}`;
+    if (!config.systemdCgroup)
+      config.cgroupParent = `/${withoutEnding(parent.replace(/^\/+/, ""), "/")}`;
     return;
   }
   const must = config.systemdCgroup

@@ -12,7 +12,8 @@ export type StorageConfig = {
 export function resolveStorage(config: StorageConfig, s: Resolution): void {
   const at = s.place("storage-opts");
   for (const option of config.storageOpts) {
-    const [, name = "", value = ""] = /^([^=]*)=?(.*)$/s.exec(option)!;
+    const [name = "", ...values] = option.split("=");
+    const value = values.join("=");
     if (name === "overlay2.override_kernel_check") continue;
     if (name === "overlay2.mountopt") {
       addMountOptions(config, option, s);

@@ -4,6 +4,7 @@ import * as v from "valibot";
 import { durationMs } from "./duration.ts";
 import type { LogLevel } from "./log.ts";
 import { mapOf } from "./schema.ts";
+import { withoutEnding } from "./text.ts";
 
 /** Selects the conversion of a flag's text to a JSON value; "text" stays unchanged. */
 export type Shape = "text" | "switch" | "number" | "list" | "map";
@@ -126,7 +127,7 @@ function path() {
     v.string(),
     v.regex(/^\/[^\0]*$/),
     v.check((p) => !p.split("/").includes("..")),
-    v.transform((p) => (p === "/" ? p : p.replace(/\/+$/, ""))),
+    v.transform((p) => (p === "/" ? p : withoutEnding(p, "/"))),
   );
 }
 
@@ -194,7 +195,7 @@ export const registries = kind(
       v.regex(
         /^(https?:\/\/)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]*)(:\d{1,5})?(\/[^\s?#]*)?$/,
       ),
-      v.transform((registry) => registry.replace(/\/+$/, "")),
+      v.transform((registry) => withoutEnding(registry, "/")),
     ),
   ),
 );

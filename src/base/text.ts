@@ -42,6 +42,13 @@ export function printable(text: string): string {
     .replaceAll(/[^\P{Cc}\n\t]/gu, "\uFFFD");
 }
 
+/** Removes all repetitions of a character from the end. */
+export function withoutEnding(text: string, character: string): string {
+  let end = text.length;
+  while (end > 0 && text[end - 1] === character) end--;
+  return text.slice(0, end);
+}
+
 /** Drops ids, pids and times from a message, which differ with each try. */
 export function withoutIds(reason: string): string {
   return reason.replaceAll(/\b[0-9a-f]{12,}\b|\d+/g, "#");

@@ -24,11 +24,13 @@ export function renderTemplate(template: string, data: unknown): string {
 }
 
 /** What stands between {{ and }}, which may also be in a string. */
-const action = /\{\{((?:"(?:[^"\\]|\\.)*"|[^"])*?)\}\}/;
+const action = /\{\{((?:"(?:[^"\\]|\\.)*"|[^"]){0,1000}?)\}\}/;
 
 function tokensOf(template: string): Token[] {
   const tokens: Token[] = [];
-  const trimmed = template.replaceAll(/\s*\{\{- /g, "{{ ").replaceAll(/ -\}\}\s*/g, " }}");
+  const pieces = template.split("{{- ");
+  const begun = pieces.map((piece, index) => (index < pieces.length - 1 ? piece.trimEnd() : piece));
+  const trimmed = begun.join("{{ ").replaceAll(/ -\}\}\s*/g, " }}");
   for (const [index, part] of trimmed.split(action).entries()) {
     if (index % 2 === 1) tokens.push({ kind: "action", text: part.trim() });
     else if (part.includes("{{")) throw refused(template, "an action has no }}");
@@ -37,7 +39,7 @@ function tokensOf(template: string): Token[] {
   return tokens;
 }
 
-const elseIf = /^else\s+if\s+([^]*)$/;
+const elseIf = /^else\s+if\s+(\S[^]*)$/;
 
 /** Takes tokens up to the end, or up to an else or end, which it leaves. */
 function parseNodes(tokens: Token[], template: string): Node[] {
@@ -46,7 +48,7 @@ function parseNodes(tokens: Token[], template: string): Node[] {
     const { kind, text } = token;
     if (kind === "action" && (/^(else|end)$/.test(text) || elseIf.test(text))) return nodes;
     tokens.shift();
-    const [, word, expression = ""] = /^(if|range)\s+([^]*)$/.exec(text) ?? [];
+    const [, word, expression = ""] = /^(if|range)\s+(\S[^]*)$/.exec(text) ?? [];
     if (kind === "text") nodes.push({ kind: "text", text });
     else if (word === undefined) nodes.push({ kind: "value", pipeline: parse(text, template) });
     else nodes.push(parseBlock(word as "if" | "range", expression, tokens, template));

@@ -122,7 +122,9 @@ export function containerTable(
 
 /** Leaves out the digest of a name that has a tag, on a terminal. */
 function withoutDigest(image: string): string {
-  return process.stdout.isTTY ? image.replace(/(?<=:[\w.-]+)@sha256:[0-9a-f]{64}$/, "") : image;
+  return process.stdout.isTTY
+    ? image.replace(/(?<=:[\w.-]{1,128})@sha256:[0-9a-f]{64}$/, "")
+    : image;
 }
 
 const imagesCommands = { prune, verify };

@@ -43,5 +43,5 @@ export function pullAdvice(image: string, present: readonly string[]): string {
 
 /** Drops tag and digest; a colon before a slash belongs to a port. */
 function repositoryOf(image: string): string {
-  return image.replace(/@.*$/, "").replace(/:[^/:]*$/, "");
+  return image.split("@", 1)[0]!.replace(/:[^/:]*$/, "");
 }

@@ -16,7 +16,7 @@ export function imagesOfArchive(
 ): NewImage[] {
   if (given === undefined) return images.map((image) => newImage(image, image.names, path));
   const { domain, path: repository } = parseReference(given);
-  const hasTag = /[:@][^/]*$/.test(given);
+  const hasTag = /[:@]/.test(given.slice(given.lastIndexOf("/") + 1));
   const completed = images.map(({ names, tags }) =>
     hasTag ? names : [...names, ...tags.map((tag) => `${domain}/${repository}:${tag}`)],
   );

@@ -1,5 +1,6 @@
 // Matches images against the configured patterns of those excluded from the kubelet's garbage collection.
 import type { Config } from "../base/config.ts";
+import { matchesGlob } from "../base/glob.ts";
 import type { ImageRecord } from "./records.ts";
 import { fullName, nameOrNone } from "../registry/reference.ts";
 
@@ -30,9 +31,7 @@ function nameTest(pattern: string): (name: string) => boolean {
 export function patternTest(pattern: string): (name: string) => boolean {
   // A leading "*" also matches the registry.
   const whole = isId(pattern) || pattern.startsWith("*") ? pattern : fullName(pattern);
-  const escaped = whole.replaceAll(/[^A-Za-z0-9*]/g, "\\$&").replaceAll(/\*+/g, ".*");
-  const expression = new RegExp(`^${escaped}$`);
-  return (name) => expression.test(name);
+  return (name) => matchesGlob(whole, name);
 }
 
 function isId(pattern: string): boolean {

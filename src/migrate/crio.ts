@@ -52,7 +52,7 @@ const notOfShim =
 /** io.containerd.X.Y, of which containerd makes the name of the executable. */
 function shimType(path: string): string | undefined {
   const program = basename(path);
-  const [, name, version] = /^containerd-shim-(.+)-(.+)$/.exec(program) ?? [];
+  const [, name, version] = /^containerd-shim-(.+)-([^-]+)$/.exec(program) ?? [];
   const type = `io.containerd.${name}.${version}`;
   return isShimType(type) && shimProgram(type) === program ? type : undefined;
 }

@@ -10,6 +10,7 @@ import { readdirSync, statSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { matchesGlob } from "../base/glob.ts";
 import { mapOf } from "../base/schema.ts";
 import type { OciBlockIO } from "../spec/oci_types.ts";
 import { deviceNumbers } from "../sys/path.ts";
@@ -92,11 +93,7 @@ function addParameters(result: OciBlockIO, parameters: v.InferOutput<typeof Para
 /** Expands a path to block devices; its last element may contain `*` and `?`. */
 function blockDevices(path: string): { major: number; minor: number }[] {
   const folder = dirname(path);
-  const pattern = basename(path)
-    .replaceAll(/[.+^${}()|[\]\\]/g, String.raw`\$&`)
-    .replaceAll("*", ".*")
-    .replaceAll("?", ".");
-  const names = namesIn(folder).filter((name) => new RegExp(`^${pattern}$`).test(name));
+  const names = namesIn(folder).filter((name) => matchesGlob(basename(path), name));
   const numbers = new Map<bigint, { major: number; minor: number }>();
   for (const name of names.slice(0, devicesMax)) {
     const found = statSync(join(folder, name), { throwIfNoEntry: false, bigint: true });

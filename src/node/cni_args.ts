@@ -162,7 +162,7 @@ const prefixes = ["", "K", "M", "G", "T", "P", "E"];
 
 /** Parses a Kubernetes quantity ("10M", "1.5Gi", "2e6"). */
 function quantity(text: string): number | undefined {
-  const match = /^(\d+\.?\d*|\.\d+)(?:([kMGTPE]?)|([KMGTPE])i|[eE]([+-]?\d{1,2}))$/.exec(text);
+  const match = /^(\d+(?:\.\d*)?|\.\d+)(?:([kMGTPE]?)|([KMGTPE])i|[eE]([+-]?\d{1,2}))$/.exec(text);
   if (match === null) return undefined;
   const [, number, decimal = "", binary, exponent] = match;
   if (exponent !== undefined) return Number(number) * 10 ** Number(exponent);

@@ -30,8 +30,10 @@ export function renderCniTemplate(template: string, cidrs: string[]): string {
     ".PodCIDRRanges": cidrs,
     ".Routes": [...new Set(routes)],
   };
-  const trimmed = template.replaceAll(/\s*\{\{-\s/g, "{{").replaceAll(/\s-\}\}\s*/g, "}}");
-  const parts = trimmed.split(/(\{\{.*?\}\})/s);
+  const pieces = template.split(/\{\{-\s/);
+  const begun = pieces.map((piece, index) => (index < pieces.length - 1 ? piece.trimEnd() : piece));
+  const trimmed = begun.join("{{").replaceAll(/\s-\}\}\s*/g, "}}");
+  const parts = trimmed.split(/(\{\{.{0,1000}?\}\})/s);
   const out: string[] = [];
   const renderer = { parts, out };
   if (renderBlock(renderer, { at: 0, depth: 0, scope, shown: true }) < parts.length) {
@@ -48,7 +50,7 @@ function renderBlock(renderer: Renderer, { at, depth, scope, shown }: Block): nu
   const { parts, out } = renderer;
   while (at < parts.length) {
     const part = parts[at++]!;
-    const action = /^\{\{\s*(.*?)\s*\}\}$/s.exec(part)?.[1];
+    const action = /^\{\{.*\}\}$/s.test(part) ? part.slice(2, -2).trim() : undefined;
     const inner = { at, depth: depth + 1, scope, shown };
     if (action === undefined) {
       if (shown) out.push(part);

@@ -36,7 +36,7 @@ function readHugepageSizes(cgroups: CgroupMounts): string[] {
   const isLimited = !absentControllers(cgroups).includes("hugetlb");
   if (!isLimited || !existsSync("/sys/kernel/mm/hugepages")) return [];
   return readdirSync("/sys/kernel/mm/hugepages").map((name) => {
-    const kib = Number(/(\d+)kB/.exec(name)?.[1]);
+    const kib = Number(/^hugepages-(\d+)kB$/.exec(name)?.[1]);
     if (kib >= 1 << 20) return `${kib / (1 << 20)}GB`;
     return kib >= 1 << 10 ? `${kib / (1 << 10)}MB` : `${kib}KB`;
   });

@@ -45,7 +45,7 @@ export function openSelinux(
 /** Returns the files that libselinux reads (container_contexts(5), lxc_contexts). */
 function contextFiles(root: string): string[] {
   const config = readTextOrNone(join(root, "etc/selinux/config"));
-  const type = /^\s*SELINUXTYPE\s*=\s*"?([\w.-]+)"?\s*$/m.exec(config)?.[1];
+  const type = /^[ \t]*SELINUXTYPE[ \t]*=[ \t]*"?([\w.-]+)"?[ \t]*$/m.exec(config)?.[1];
   const ofType = type === undefined ? [] : [`etc/selinux/${type}/contexts/lxc_contexts`];
   return ["usr/share/containers/selinux/contexts", ...ofType].map((path) => join(root, path));
 }

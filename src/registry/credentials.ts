@@ -5,7 +5,7 @@ import { throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonValue, withoutNulls } from "../base/json.ts";
 import { readSettings } from "../base/settings_file.ts";
-import { quoted } from "../base/text.ts";
+import { quoted, withoutEnding } from "../base/text.ts";
 import { type RunResult, run } from "../sys/run.ts";
 import { mapOf, objectOf, parseAs } from "../base/schema.ts";
 
@@ -61,7 +61,7 @@ function userAndPassword(auth: string): Credentials {
   if (username === undefined || password === undefined) {
     throw new CriError("INVALID_ARGUMENT", "auth is not base64 of user:password");
   }
-  return { username, password: password.replace(/\0+$/, "") };
+  return { username, password: withoutEnding(password, "\0") };
 }
 
 /** Normalizes the spellings of a registry's address. */
@@ -160,7 +160,8 @@ function entryOf(
 /** Returns the path of a key without the API version that Docker appends. */
 function partOf(key: string): string {
   const [, ...parts] = key.replace(/^https?:\/\//, "").split("/");
-  return parts.join("/").replace(/^v[12]$|^v[12]\/$|\/+$/g, "");
+  const path = withoutEnding(parts.join("/"), "/");
+  return /^v[12]$/.test(path) ? "" : path;
 }
 
 const HelperAnswer = v.object({ Username: v.string(), Secret: v.string() });

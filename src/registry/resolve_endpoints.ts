@@ -6,6 +6,7 @@ import { stat } from "node:fs/promises";
 import { join } from "node:path";
 import { errnoOf } from "../base/errors.ts";
 import { readSettingsIfExists } from "../base/settings_file.ts";
+import { withoutEnding } from "../base/text.ts";
 import { dockerCertificates, unreadable } from "./certificates.ts";
 import { defaultHosts, isOwnHost, registryUrl, type Endpoint, type Tls } from "./endpoint.ts";
 import { endpointsOfHostsFile, parseHostsFile } from "./hosts_toml.ts";
@@ -92,7 +93,7 @@ async function mirrorEndpoints(
   const folder = await configFolder(url.host, options.configPath);
   const tls = folder === undefined ? undefined : await dockerCertificates(folder);
   const skipVerify = isInsecure(url.host, options.insecure);
-  const path = `${url.host}${url.pathname.replace(/\/+$/, "")}/v2`;
+  const path = `${url.host}${withoutEnding(url.pathname, "/")}/v2`;
   const o = { isOrigin: false, skipVerify, from: "registry-mirrors" };
   const found = withTls(endpoint(`${url.protocol}//${path}`, o), tls);
   if (!skipVerify || url.protocol === "http:" || mirror.includes("://")) return [found];
@@ -115,7 +116,7 @@ export function isInsecure(domain: string, insecure: string[]): boolean {
   const host = hostName(domain);
   if (isLoopback(host)) return true;
   return insecure.some((entry) => {
-    const name = entry.replace(/^https?:\/\//, "").replace(/\/+$/, "");
+    const name = withoutEnding(entry.replace(/^https?:\/\//, ""), "/");
     return name === domain || name === host || inNetwork(host, name);
   });
 }

@@ -33,5 +33,5 @@ export function guestTraits({ type, configPath }: ShimSettings): GuestTraits {
 function usesHostNetwork(configPath: string): boolean {
   const file = [configPath, ...runscConfigs].find((path) => path !== "" && existsSync(path));
   if (file === undefined) return false;
-  return /^\s*network\s*=\s*["']host["']/m.test(readSettings(file));
+  return /^[ \t]*network[ \t]*=[ \t]*["']host["']/m.test(readSettings(file));
 }

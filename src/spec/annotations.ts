@@ -1,4 +1,5 @@
 // Selects the CRI annotations that are passed to the OCI runtime, and those that name classes.
+import { matchesGlob } from "../base/glob.ts";
 import type { ContainerConfig, PodSandboxConfig } from "../proto/types.ts";
 
 /**
@@ -10,18 +11,16 @@ export function passedAnnotations(
   annotations: Record<string, string> | null | undefined,
   patterns: readonly string[],
 ): Record<string, string> {
-  const matches = patterns.map((pattern) => new RegExp(`^${patternSource(pattern)}$`));
+  const all = patterns.map((pattern) => pattern.split("/"));
   const entries = Object.entries(annotations ?? {});
   return Object.fromEntries(
-    entries.filter(([key]) => matches.some((pattern) => pattern.test(key))),
+    entries.filter(([key]) => all.some((pattern) => matchesByParts(pattern, key.split("/")))),
   );
 }
 
-function patternSource(pattern: string): string {
-  return pattern.replaceAll(/[^\w]/g, (char) => {
-    if (char === "*") return "[^/]*";
-    return char === "?" ? "[^/]" : `\\${char}`;
-  });
+function matchesByParts(pattern: string[], parts: string[]): boolean {
+  if (pattern.length !== parts.length) return false;
+  return pattern.every((one, index) => matchesGlob(one, parts[index]!));
 }
 
 /**

@@ -20,7 +20,7 @@ type Mapping = Range & { permissions: string; offset: bigint };
 /** Finds the mappings of the program at `path` in the text of /proc/PID/maps (proc(5)). */
 function mappingsOf(maps: string, path: string): Mapping[] {
   return maps.split("\n").flatMap((line) => {
-    const fields = /^(\w+)-(\w+) (\S+) (\w+) \S+ \d+ +(.+)$/.exec(line)?.slice(1) ?? [];
+    const fields = /^(\w+)-(\w+) (\S+) (\w+) \S+ \d+ +(\S.*)$/.exec(line)?.slice(1) ?? [];
     const [from, to, permissions = "", at, file] = fields;
     if (file !== path) return [];
     const [address, end, offset] = [from, to, at].map((text) => BigInt(`0x${text}`)) as [

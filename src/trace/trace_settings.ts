@@ -4,6 +4,7 @@ import { hostname } from "node:os";
 import { version } from "../base/build.ts";
 import { messageOf } from "../base/errors.ts";
 import { readSettings } from "../base/settings_file.ts";
+import { withoutEnding } from "../base/text.ts";
 
 /** ratio: of the calls without a traced parent. */
 export type Sampler = { followsParent: boolean; ratio: number };
@@ -90,7 +91,7 @@ function exportsByOtlp(env: Environment, warnings: string[]): boolean {
 function endpoint(env: Environment, warnings: string[]): string | undefined {
   const own = env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] || "";
   const common = env["OTEL_EXPORTER_OTLP_ENDPOINT"] || "";
-  const text = own || (common === "" ? "" : `${common.replace(/\/+$/, "")}/v1/traces`);
+  const text = own || (common === "" ? "" : `${withoutEnding(common, "/")}/v1/traces`);
   if (text === "") return undefined;
   if (/^https?:\/\//.test(text) && URL.canParse(text)) return text;
   warnings.push("OTEL_EXPORTER_OTLP_ENDPOINT must be a URL with http or https: nothing is traced");

@@ -22,7 +22,7 @@ export async function exec(context: Context, request: cri.ExecRequest): Promise<
   const subject = { ...containerFields(context, container), ...commandFields(request.cmd) };
   context.log.debug("exec with streams", { ...subject, tty: wanted.tty });
   const streams = { containerId: id, byShim: isByShim(container), label, wanted };
-  return { url: context.streams.exec({ ...streams, process: command }) };
+  return { url: context.streams.exec(container.sandboxId, { ...streams, process: command }) };
 }
 
 export function attach(context: Context, request: cri.AttachRequest): cri.AttachResponse {
@@ -35,7 +35,7 @@ export function attach(context: Context, request: cri.AttachRequest): cri.Attach
   const exited = () => exitCommitted(context, id);
   const byShim = isByShim(container);
   const session = { containerId: id, stdio, byShim, hasStdin, stdinOnce, wanted, exited };
-  return { url: context.streams.attach(session) };
+  return { url: context.streams.attach(container.sandboxId, session) };
 }
 
 /** The streams of a container close a moment before its exit is committed; a busy disk delays that. */
@@ -52,13 +52,13 @@ export function portForward(
   request: cri.PortForwardRequest,
 ): cri.PortForwardResponse {
   const sandbox = requireReady(context.sandboxes.get(request.pod_sandbox_id ?? ""));
-  const { namespaces, networkMode, networkSettings } = sandbox;
+  const { id: pod, namespaces, networkMode, networkSettings } = sandbox;
   const ports = request.port ?? [];
   if (isInGuest(sandbox) && networkMode === "cni") {
     // localhost in the pod's network namespace does not reach the guest's network.
-    const pod = { netns: undefined, addresses: networkSettings.IPs, ports };
-    return { url: context.streams.portForward(pod) };
+    const addresses = networkSettings.IPs;
+    return { url: context.streams.portForward({ pod, netns: undefined, addresses, ports }) };
   }
   const netns = networkMode === "host" ? undefined : namespaces.net?.path;
-  return { url: context.streams.portForward({ netns, ports }) };
+  return { url: context.streams.portForward({ pod, netns, ports }) };
 }

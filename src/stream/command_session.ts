@@ -6,11 +6,12 @@ import { spdyChannels, spdyProtocols } from "./spdy_channels.ts";
 import { websocketChannels, websocketProtocols } from "./websocket_channels.ts";
 
 export function commandSession(
-  kind: "exec" | "attach",
+  { kind, pod }: { kind: "exec" | "attach"; pod: string },
   wanted: WantedStreams,
   serve: Serve,
 ): StreamSession {
   return {
+    pod,
     kind,
     spdy: spdyProtocols,
     websocket: websocketProtocols,

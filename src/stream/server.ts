@@ -8,6 +8,7 @@ import { setImmediate as nextTurn, setTimeout as sleep } from "node:timers/promi
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { Lobby } from "../base/lobby.ts";
 import type { Log } from "../base/log.ts";
+import { Shares } from "../base/shares.ts";
 import { ByteStream, type Wire } from "../sys/byte_stream.ts";
 import { headText, readHead, refuse, words, type Head, type Refused } from "../sys/http_upgrade.ts";
 import { hasInput, unsentBytes, type Descriptor } from "../sys/descriptor.ts";
@@ -19,6 +20,8 @@ import { Tokens } from "./tokens.ts";
 
 /** A session that a URL gives access to. Protocols are in order of preference. */
 export type StreamSession = {
+  /** The pod's id, for its share of URLs and sessions. */
+  pod: string;
   kind: "exec" | "attach" | "portforward";
   spdy: string[];
   websocket: string[];
@@ -34,8 +37,8 @@ const unacceptedMax = 1024;
 const graceMs = 250;
 /** Accepted in a row before other calls run. */
 const acceptsMax = 64;
-/** Clients served at a time; others get 503. */
-const acceptedMax = 1000;
+/** Clients served at a time. For another one the pod that has most loses its idlest, if it has more than the other's. */
+const usualAcceptedMax = 1000;
 /** Time in which sessions may pass on what their clients have sent when the server ends. */
 const endMs = 500;
 /** Before the first session, a client can only have a URL of an earlier daemon: its 404 may be this late. */
@@ -47,6 +50,7 @@ export class StreamServer implements AsyncDisposable {
   readonly #log: Log;
   readonly #idleMs: number;
   readonly #stuckMs: number | undefined;
+  readonly #acceptedMax: number;
   readonly #tokens = new Tokens<StreamSession>();
   readonly #clients = new Map<ByteStream, Promise<void>>();
   readonly #unaccepted = new Lobby<ByteStream>({
@@ -59,7 +63,8 @@ export class StreamServer implements AsyncDisposable {
   /** Looks for clients until #accepting begins, which needs the poller's thread. */
   readonly #firstLook: NodeJS.Timeout;
   #accepting: Promise<void> | undefined;
-  #accepted = 0;
+  /** The clients that are served, by their pods. */
+  readonly #accepted = new Shares<ByteStream>();
   #served = 0;
   #closed = false;
 
@@ -71,11 +76,13 @@ export class StreamServer implements AsyncDisposable {
     log: Log;
     idleMs: number;
     stuckMs?: number;
+    acceptedMax?: number;
   }) {
     this.#poller = options.poller;
     this.#log = options.log;
     this.#idleMs = options.idleMs;
     this.#stuckMs = options.stuckMs;
+    this.#acceptedMax = options.acceptedMax ?? usualAcceptedMax;
     try {
       const { listener, port } = listenTcp(options.address, options.port);
       [this.#listener, this.port] = [listener, port];
@@ -97,7 +104,7 @@ export class StreamServer implements AsyncDisposable {
     return this.#clients.size;
   }
 
-  /** Returns the path of a URL for one use. @throws CriError RESOURCE_EXHAUSTED. */
+  /** Returns the path of a URL for one use. */
   offer(session: StreamSession): string {
     const path = `/${session.kind}/${this.#tokens.put(session)}`;
     this.#beginToAccept();
@@ -161,11 +168,11 @@ export class StreamServer implements AsyncDisposable {
     const upgrade = negotiate(head, session);
     if ("status" in upgrade) return this.#refuse(stream, upgrade);
     if (!this.#unaccepted.leave(stream)) return;
-    this.#accepted++;
+    this.#accepted.add(session.pod, stream);
     try {
       await this.#run(stream, { rest, session, upgrade });
     } finally {
-      this.#accepted--;
+      this.#accepted.remove(session.pod, stream);
     }
   }
 
@@ -198,8 +205,9 @@ export class StreamServer implements AsyncDisposable {
   #sessionOf(line: string): StreamSession | Refused {
     const request = parseRequestLine(line);
     if ("status" in request) return request;
-    if (this.#accepted >= acceptedMax) {
-      const message = `${acceptedMax} streams are open: close some, or retry later`;
+    const pod = this.#tokens.find(request.token)?.pod;
+    if (pod !== undefined && !this.#hasPlaceFor(pod)) {
+      const message = `${this.#acceptedMax} streams are open, ${this.#accepted.countOf(pod)} of this pod: close some, or retry later`;
       return { status: "503 Service Unavailable", message };
     }
     const session = this.#tokens.take(request.token);
@@ -207,6 +215,23 @@ export class StreamServer implements AsyncDisposable {
     const message =
       "this URL is unknown, used or expired: each is valid for one use within a minute";
     return { status: "404 Not Found", message };
+  }
+
+  /** Disconnects a client of the pod that has most, if there is no place left, and that pod has more than this one. */
+  #hasPlaceFor(pod: string): boolean {
+    if (this.#accepted.size < this.#acceptedMax) return true;
+    const { owner, items } = this.#accepted.most()!;
+    if (items.size <= this.#accepted.countOf(pod) + 1) return false;
+    const [first, ...others] = items;
+    const idlest = others.reduce((one, other) => (other.idleMs > one.idleMs ? other : one), first!);
+    const fields = { pod: owner, streams: items.size, idleMs: Math.round(idlest.idleMs) };
+    this.#log.info(
+      `${this.#acceptedMax} streams are open: closing the idlest of the pod with most`,
+      fields,
+    );
+    this.#accepted.remove(owner, idlest);
+    idlest.close();
+    return true;
   }
 
   #closeWhenIdle(stream: ByteStream): Disposable {

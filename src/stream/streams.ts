@@ -34,6 +34,8 @@ export type StreamOptions = {
 
 /** addresses: localhost where they are absent. */
 export type ForwardedPod = {
+  /** Its id. */
+  pod: string;
   netns: string | undefined;
   addresses?: string[];
   ports: number[];
@@ -88,23 +90,26 @@ export class Streams implements AsyncDisposable {
     return this.#front;
   }
 
-  exec(session: ExecSession): string {
+  /** pod: the id of the container's pod. */
+  exec(pod: string, session: ExecSession): string {
     const serve: Serve = (channels, hangup) => serveExec(this.#parts, session, channels, hangup);
-    return this.#url(commandSession("exec", session.wanted, serve));
+    return this.#url(commandSession({ kind: "exec", pod }, session.wanted, serve));
   }
 
-  attach(session: AttachSession): string {
+  /** pod: the id of the container's pod. */
+  attach(pod: string, session: AttachSession): string {
     const serve: Serve = (channels, hangup) => serveAttach(this.#parts, session, channels, hangup);
-    return this.#url(commandSession("attach", session.wanted, serve));
+    return this.#url(commandSession({ kind: "attach", pod }, session.wanted, serve));
   }
 
   /**
    * netns: path of the namespace from which the pod's addresses are reached; undefined: the host's. ports: for
    * clients whose protocol cannot name ports.
    */
-  portForward({ netns, addresses = localhost, ports }: ForwardedPod): string {
+  portForward({ pod, netns, addresses = localhost, ports }: ForwardedPod): string {
     const { poller, folder } = this.#parts;
     return this.#url({
+      pod,
       kind: "portforward",
       spdy: [portForwardProtocol],
       websocket: [

@@ -1,6 +1,5 @@
 // Tests tokens, HTTP heads, protocol negotiation and terminal sizes of the stream server.
 import { describe, expect, test } from "bun:test";
-import { CriError } from "../../../src/base/errors.ts";
 import { NewestSize, statusJson, statusText } from "../../../src/stream/channels.ts";
 import { negotiate, parseRequestLine, type StreamSession } from "../../../src/stream/server.ts";
 import { Tokens } from "../../../src/stream/tokens.ts";
@@ -10,26 +9,28 @@ import { collected, played } from "../../stream/wires.ts";
 describe("tokens", () => {
   test("are valid once, within a minute", () => {
     let now = 0;
-    const tokens = new Tokens<string>(() => now);
-    const [one, other] = [tokens.put("one"), tokens.put("other")];
-    expect(tokens.take(one)).toBe("one");
-    expect(tokens.take(one)).toBeUndefined();
+    const tokens = new Tokens<{ pod: string }>(() => now);
+    const value = { pod: "a" };
+    const [one, other] = [tokens.put(value), tokens.put(value)];
+    expect(tokens.find(one)).toBe(value);
+    expect(tokens.take(one)).toBe(value);
+    expect(tokens.find(one) ?? tokens.take(one)).toBeUndefined();
     now = 59_999;
-    const late = tokens.put("late");
+    const late = tokens.put(value);
     now = 60_000;
     expect(tokens.take(other)).toBeUndefined();
-    expect(tokens.take(late)).toBe("late");
+    expect(tokens.take(late)).toBe(value);
     expect(tokens.take("never")).toBeUndefined();
   });
 
-  test("are limited to a thousand unexpired ones", () => {
-    let now = 0;
-    const tokens = new Tokens<number>(() => now);
-    const all = new Set(Array.from({ length: 1000 }, (_, index) => tokens.put(index)));
-    expect(all.size).toBe(1000);
-    expect(() => tokens.put(1000)).toThrow(CriError);
-    now = 60_000;
-    expect(tokens.take(tokens.put(1001))).toBe(1001);
+  test("are limited to a thousand: the pod that has most loses its oldest, others none", () => {
+    const tokens = new Tokens<{ pod: string }>(() => 0);
+    const others = ["b", "c"].map((pod) => tokens.put({ pod }));
+    const greedy = Array.from({ length: 5_000 }, () => tokens.put({ pod: "a" }));
+    const late = tokens.put({ pod: "d" });
+    expect([...others, late].map((token) => tokens.take(token)?.pod)).toEqual(["b", "c", "d"]);
+    const left = greedy.filter((token) => tokens.take(token) !== undefined);
+    expect(left).toEqual(greedy.slice(-997));
   });
 });
 
@@ -58,6 +59,7 @@ describe("an HTTP head", () => {
 
 describe("the protocol", () => {
   const session: StreamSession = {
+    pod: "a-pod",
     kind: "exec",
     spdy: ["v4", "v3", "v1"],
     websocket: ["w5", "w4", ""],

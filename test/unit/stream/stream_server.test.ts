@@ -22,8 +22,12 @@ afterAll(async () => {
 });
 
 /** Repeats what the client sends until it half-closes; "bye" ends the session. */
-function echo(kind: StreamSession["kind"] = "exec"): StreamSession & { hangups: number } {
+function echo(
+  kind: StreamSession["kind"] = "exec",
+  pod = "a-pod",
+): StreamSession & { hangups: number } {
   const session = {
+    pod,
     kind,
     spdy: [],
     websocket: ["v5.channel.k8s.io", "v4.channel.k8s.io"],
@@ -41,8 +45,8 @@ function echo(kind: StreamSession["kind"] = "exec"): StreamSession & { hangups: 
 
 type Client = { socket: Socket; heard: () => string; closed: Promise<void> };
 
-function connect(text: string): Client {
-  const socket = createConnection({ port: server.port, host: "127.0.0.1" });
+function connect(text: string, port = server.port): Client {
+  const socket = createConnection({ port, host: "127.0.0.1" });
   let all = "";
   socket.on("data", (chunk) => (all += chunk.toString()));
   socket.on("error", () => {});
@@ -134,6 +138,33 @@ describe("a request", () => {
     await client.closed;
     expect(client.heard()).toStartWith("HTTP/1.1 40");
     expect(session.hangups).toBe(0);
+  });
+});
+
+describe("when all places are taken", () => {
+  test("a pod that has few gets one from the pod that has most, and the latter gets 503", async () => {
+    const options = { address: "127.0.0.1", port: 0, poller, log, idleMs: 60_000 };
+    await using full = new StreamServer({ ...options, acceptedMax: 4 });
+    const open = (pod: string) => connect(upgrade(full.offer(echo("exec", pod))), full.port);
+    const greedy: Client[] = [];
+    for (let count = 0; count < 4; count++) {
+      greedy.push(open("greedy"));
+      await hears(greedy.at(-1)!, "101");
+    }
+    const refused = open("greedy");
+    await refused.closed;
+    expect(refused.heard()).toContain("503 ");
+    expect(refused.heard()).toContain("4 of this pod");
+    greedy[0]!.socket.write("in use");
+    await hears(greedy[0]!, "in use");
+    const others = [open("quiet"), open("another")];
+    for (const other of others) await hears(other, "101");
+    await Promise.all([greedy[1]!.closed, greedy[2]!.closed]);
+    expect([greedy[0]!, greedy[3]!].map(({ socket }) => socket.destroyed)).toEqual([false, false]);
+    const last = open("quiet"); // "greedy" has only one more
+    await last.closed;
+    expect(last.heard()).toContain("503 ");
+    for (const { socket } of [...greedy, ...others]) socket.destroy();
   });
 });
 

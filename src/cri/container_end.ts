@@ -14,6 +14,7 @@ import { stdioFolder, type Context } from "./context.ts";
 import { containerFields } from "./log_subject.ts";
 import { unmountImages } from "./image_volumes.ts";
 import { callMonitorWithRetry, removeFromRuntime } from "./monitor_retry.ts";
+import { closedRootOf } from "./rootfs_owner.ts";
 import { removeTree } from "../sys/remove_tree.ts";
 
 /** SIGKILL is repeated: a process in uninterruptible sleep may take it only later. */
@@ -113,8 +114,9 @@ export async function commitExit(context: Context, id: string, exit: ExitRecord)
   let isFirst = false;
   const end = (old: Container) => {
     isFirst = old.phase.phase !== "exited";
-    return exited(old, exit);
+    return exited(old, { ...exit, problem });
   };
+  const problem = exit.problem ?? (await exitProblem(context, id, exit.exitCode));
   await context.starting.get(id);
   const { pid, startedAtNs } = exit;
   await context.containers.update(id, (old) => startSeen(old, pid, startedAtNs), { happened });
@@ -133,6 +135,17 @@ export async function commitExit(context: Context, id: string, exit: ExitRecord)
     exitCode,
     reason,
   });
+}
+
+/** Returns why a program could do nothing, which its exit code does not tell; undefined: no such reason is known. */
+async function exitProblem(
+  context: Context,
+  id: string,
+  exitCode: number,
+): Promise<string | undefined> {
+  const container = context.containers.find(id);
+  if (container === undefined || exitCode === 0 || exitCode > 127) return undefined;
+  return (await closedRootOf(context, container)) || undefined;
 }
 
 /** Kills the container and removes everything that belongs to it. An unknown id is no error. */

@@ -17,6 +17,7 @@ import { containerFields } from "./log_subject.ts";
 import { startRequest } from "./monitor_requests.ts";
 import { callMonitorWithRetry } from "./monitor_retry.ts";
 import { requireStartable } from "./preconditions.ts";
+import { closedRootOf } from "./rootfs_owner.ts";
 import { handlerOf, removalRuntime } from "./runtime_handlers.ts";
 import { readySandbox } from "./sandbox_lookup.ts";
 import { targetPid } from "./spec_inputs.ts";
@@ -80,7 +81,7 @@ async function commitStart(
     context.log.info("container started", { ...containerFields(context, started), pid });
     context.nri?.startedContainer(started);
   } catch (error) {
-    const message = messageOf(error) + adviceOf(context, id, messageOf(error));
+    const message = messageOf(error) + (await adviceOf(context, id, messageOf(error)));
     await removeFailedStart(context, args); // it may be running: perhaps only the response was lost
     const ended = (old: Container) => startFailed(old, message, String(nowNs()));
     await context.containers.update(id, ended, { happened: true });
@@ -93,13 +94,17 @@ async function commitStart(
 }
 
 /** Returns advice for a cause that the runtime's message does not name: the runtime only sees its child end. */
-function adviceOf({ containers, host, config }: Context, id: string, message: string): string {
+async function adviceOf(context: Context, id: string, message: string): Promise<string> {
+  const { containers, host, config } = context;
   const container = containers.find(id);
   const resources = container?.config.linux?.resources ?? {};
   const wanted = toBigInt(resources.oom_score_adj);
   const isInHost = container !== undefined && !isInGuest(container);
   const limits = isInHost ? controllerAdvice(ociResources(resources, [], host), host, message) : "";
-  return limits + oomScoreAdjAdvice(wanted, host, config.restrictOomScoreAdj);
+  const isDenied = /permission denied|not found/i.test(message);
+  const closed = container && isDenied ? await closedRootOf(context, container) : "";
+  const root = closed === "" ? "" : `; ${closed}`;
+  return root + limits + oomScoreAdjAdvice(wanted, host, config.restrictOomScoreAdj);
 }
 
 /** @throws CriError FAILED_PRECONDITION: a runtime would start it in the empty mount point and write there. */

@@ -18,7 +18,7 @@ export const ExitSchema = v.object({
   oomKilled: v.boolean(),
   /** Absent where it is not known, and in older records. */
   oomLimit: v.optional(OomLimit),
-  /** Why the exit code is not the program's own; absent where it is, and in older records. */
+  /** Why the exit code is not the program's own, or what it does not tell; absent without, and in older records. */
   problem: v.optional(v.string()),
   /** Bytes of output that could not be written to the log (disk full). */
   lostLogBytes: v.number(),

@@ -259,3 +259,20 @@ test("RemoveImage while a container runs: it keeps running, and the space is fre
   await daemon.removePod(podId);
   expect(await used()).toBeLessThanOrEqual(before - 500_000);
 });
+
+test("a container to whose user the image's / is closed says so when it ends, and when it does not start", async () => {
+  const top = makeLayer([{ name: "./", type: "5", mode: 0o700 }]);
+  const layers = [...busyboxImage().layers, top];
+  const closed = makeImage(layers, { Env: ["PATH=/bin"], User: "1000" });
+  await daemon.loadImage(closed, "example.test/closed:1");
+  const more = { image: { image: "example.test/closed:1" } };
+  const pod = daemon.hostPodConfig();
+  const id = await daemon.runPod(pod);
+  const said = "the image's / has the mode 0700, so that user 1000 can open nothing";
+  const { status } = await daemon.output(id, pod, "ls /", more);
+  expect([status.exit_code, status.message]).toEqual([1, expect.stringContaining(said)]);
+  const security_context = { capabilities: { drop_capabilities: ["ALL"] } };
+  const refused = daemon.run(id, pod, "ls /", { ...more, linux: { security_context } });
+  expect((await failure(refused)).message).toContain(said);
+  await daemon.removePod(id);
+});

@@ -9,7 +9,7 @@ import { MemoryCounts } from "../node/memory_events.ts";
 import { Descriptor, drainEventfd, type Released } from "../sys/descriptor.ts";
 import { EPOLLET, EPOLLOUT, EPOLLPRI } from "../sys/epoll.ts";
 import { LargePipes } from "../sys/large_pipes.ts";
-import { collectGarbage } from "../sys/memory.ts";
+import { collectGarbageNow } from "../sys/memory.ts";
 import { Capture, type Captured } from "./capture.ts";
 import { closeCopy, ContainerLog, type LogFormat, type LogStreams } from "./container_log.ts";
 import { Inputs, type Input } from "./inputs.ts";
@@ -319,7 +319,7 @@ async function main(): Promise<void> {
     const news = inputs.wait(busy ? 0 : (next.waitMs ?? (worked ? idleMs : -1)));
     const isIdle = worked && !busy && !unfinished && !news.any;
     if (isIdle && turned >= turnsWorth) {
-      collectGarbage();
+      collectGarbageNow();
       turned = 0;
     }
     worked = busy || unfinished || news.any;

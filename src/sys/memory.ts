@@ -1,5 +1,11 @@
 // Returns the engine's unused memory to the kernel; the engine itself would keep it.
+//
+// Decision: the event loop must not wait for it. A collection that the loop asks for goes on in the engine's threads,
+// and stops the loop for a few milliseconds only. The one that discards compiled code stops it to its end, so it comes
+// after another one, when little is left to do, and its threads then have the loop's priority: otherwise it took 0.2 s
+// on a busy node, most of it waiting for a processor.
 import { kernelFigure, readKernelFile } from "./file.ts";
+import { prioritizeThreads } from "./process.ts";
 import { unmapProgram } from "./program_pages.ts";
 
 const lookMs = 1_000;
@@ -13,14 +19,18 @@ const programMs = 60_000;
 const growthKib = 4 << 10;
 /** Limit for waiting until no piece of work is under way. */
 const waitMs = 10_000;
+/** Time for a collection in the engine's threads, before compiled code is discarded. */
+const collectMs = 500;
+/** The engine's threads that collect garbage. The kernel has 15 bytes of a name: Bun keeps the last ones. */
+const collectors = ["HeapHelper", "ollector Thread"];
 
 type Engine = { gc(force: boolean): void; shrink(): void };
 
 /** Under Deno there is none. */
 const engine = (globalThis as unknown as { Bun?: Engine }).Bun;
 
-/** Collects garbage, which is all that a worker can do whose loop never returns to the event loop. */
-export function collectGarbage(): void {
+/** Collects garbage and waits for it: for a worker whose loop never returns to the event loop. */
+export function collectGarbageNow(): void {
   engine?.gc(true);
 }
 
@@ -43,7 +53,7 @@ function anonymousKib(): number {
  * their code is compiled again.
  *
  * A node whose containers are probed is never idle. There, all garbage and compiled code are freed whenever memory has
- * grown, at most once a minute, and if possible between two calls, since freeing blocks the event loop
+ * grown, at most once a minute, and if possible between two calls, since the end of it blocks the event loop
  * (docs/architecture.md).
  */
 export function returnMemory(work: () => Work, sizeKib = anonymousKib): Disposable {
@@ -52,8 +62,14 @@ export function returnMemory(work: () => Work, sizeKib = anonymousKib): Disposab
   let sinceMs = 0;
   let dueMs = 0;
   let leastKib = Infinity;
+  let later: NodeJS.Timeout | undefined;
   const shrink = () => {
-    engine?.shrink();
+    engine?.gc(false);
+    clearTimeout(later);
+    later = setTimeout(() => {
+      prioritizeThreads(collectors);
+      engine?.shrink();
+    }, collectMs);
     [sinceMs, dueMs, leastKib] = [0, 0, Infinity];
   };
   const programTimer = setInterval(unmapProgram, programMs);
@@ -71,13 +87,14 @@ export function returnMemory(work: () => Work, sizeKib = anonymousKib): Disposab
     dueMs = isDue ? dueMs + lookMs : 0;
     if (isDue && (!goesOn || dueMs > waitMs)) return shrink();
     if (idle < lookMs || !hasGrown) return;
-    collectGarbage();
+    engine?.gc(false);
     unmapProgram();
     leastKib = Infinity;
   }, lookMs);
   return {
     [Symbol.dispose]: () => {
       clearInterval(timer);
+      clearTimeout(later);
       clearInterval(programTimer);
     },
   };

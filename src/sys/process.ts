@@ -122,6 +122,20 @@ export function runBeforeChildren(): void {
   }
 }
 
+/** Gives this process's threads of these names the niceness of the calling one; best effort, as above. */
+export function prioritizeThreads(names: readonly string[]): void {
+  try {
+    const niceness = getPriority();
+    for (const thread of readdirSync("/proc/self/task")) {
+      const name = readKernelFile(`/proc/self/task/${thread}/comm`)?.trimEnd() ?? "";
+      if (!names.includes(name)) continue;
+      check("setpriority", `of thread ${thread}`, PRIO_PROCESS, Number(thread), niceness);
+    }
+  } catch {
+    // A thread has ended meanwhile, or this process may not.
+  }
+}
+
 /** Makes a process the OOM killer's first choice, best effort; otherwise it inherits the daemon's protection. */
 export function offerToOomKiller(pid: number): void {
   try {

@@ -19,7 +19,7 @@ export const metricsPage = join(import.meta.dirname, "observability.md");
 const sections: Record<string, string> = {
   "Sockets, folders and log": `
     hosts group socket-uid max-recv-message-size max-send-message-size containerd-socket graph state pidfile
-    oom-score log-level log-format max-container-log-line-size runtime-name enable-cri-v1 enable-pod-events metrics-port
+    oom-score log-level log-format max-container-log-line-size log-on-error log-drop-note runtime-name enable-cri-v1 enable-pod-events metrics-port
     metrics-address metrics-tls-cert metrics-tls-key stats-collect-period`,
   "Runtimes and cgroups": `
     default-runtime runtimes cri-runtimes cgroup-parent systemd-cgroup pod-sandbox-image start-timeout

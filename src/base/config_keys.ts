@@ -245,6 +245,15 @@ export const daemonKeys = {
     live: true,
     about: "bytes of a line in a container's log; a longer one is written in parts",
   }),
+  logOnError: key("log-on-error", k.choice(["drop", "block"]), "drop", {
+    live: true,
+    about:
+      "what happens to a container's output while its log cannot be written: drop it, after 5 s where the disk is full, or block the container",
+  }),
+  logDropNote: key("log-drop-note", k.flag, true, {
+    live: true,
+    about: "a line in a container's log, on stderr, says how much output was dropped",
+  }),
   drainExecSyncIoMs: key("drain-exec-sync-io-timeout", k.duration(1, 60 * minuteMs), 100, {
     live: true,
     about:

@@ -21,6 +21,8 @@ export function startRequest(
     stdio: stdioFolder(context, id),
     logPath: container.logPath,
     logLineBytes: context.config.maxContainerLogLineSize,
+    logOnError: context.config.logOnError,
+    logDropNote: context.config.logDropNote,
     stdin: container.config.stdin === true,
     terminal: container.config.tty === true,
     ...(owner === undefined ? {} : { owner: { uid: owner.uid, gid: owner.gid } }),

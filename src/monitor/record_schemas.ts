@@ -34,6 +34,10 @@ const StartSchema = v.object({
   logPath: v.string(),
   /** Content bytes of one line of the log; absent in records of older builds. */
   logLineBytes: v.optional(v.number()),
+  /** What happens to output while the log cannot be written; absent in records of older builds: "drop". */
+  logOnError: v.optional(v.picklist(["drop", "block"])),
+  /** The log says how much output was dropped, unless it is false. */
+  logDropNote: v.optional(v.boolean()),
   /** The container reads from the stdin FIFO; else from /dev/null. */
   stdin: v.boolean(),
   /** A terminal instead of FIFOs: output is one stream. */

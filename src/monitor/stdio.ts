@@ -204,8 +204,10 @@ function openTerminal(request: StartRequest, workers: LogWorkers, folder: string
   return stdio;
 }
 
-function logOf({ id, logPath: path, logLineBytes: lineBytes, terminal }: StartRequest) {
-  return { id, path, lineBytes, hasReturns: terminal };
+function logOf(request: StartRequest) {
+  const { id, logPath: path, logLineBytes: lineBytes, terminal: hasReturns } = request;
+  const { logOnError: onError, logDropNote: hasNotes } = request;
+  return { id, path, lineBytes, hasReturns, onError, hasNotes };
 }
 
 async function startLog(

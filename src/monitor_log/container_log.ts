@@ -7,6 +7,7 @@
 // Decision: a program that reads its own standard output takes bytes away from its log, as it would on a terminal.
 import { constants, fstatSync, ftruncateSync, mkdirSync, readSync, writeSync } from "node:fs";
 import { dirname } from "node:path";
+import { nowMs } from "../base/clock.ts";
 import { errnoOf } from "../base/errors.ts";
 import {
   Descriptor,
@@ -21,12 +22,14 @@ import {
 } from "../sys/descriptor.ts";
 import { largePipeBytes, LargePipes } from "../sys/large_pipes.ts";
 import type { Input } from "./inputs.ts";
+import { DroppedOutput, type OnLogError } from "./dropped_output.ts";
 import { filledBytes, LargeFifos } from "./large_fifos.ts";
 import {
   cut,
   lineBytesMax,
   linesIn,
   LogOutput,
+  note,
   rest,
   usualLineBytes,
   type LineFormat,
@@ -45,29 +48,42 @@ type Source = {
 };
 /** A terminal has one stream, stdout. */
 export type LogStreams = { stdout?: Released; stderr?: Released; terminal: boolean };
-/** fifos: the thread's FIFOs that have more room than usual. */
-export type LogParts = { events?: LogEvents; fifos?: LargeFifos };
+/** fifos: the thread's FIFOs that have more room than usual. stallMs: a disk that is full for less time loses no output. */
+export type LogParts = { events?: LogEvents; fifos?: LargeFifos; stallMs?: number };
 /**
  * lineBytes: the log's limit of a line. hasReturns: a terminal, perhaps one that a shim holds, has made each "\n" into
  * "\r\n" (termios(3), ONLCR).
  */
-export type LogFormat = { lineBytes?: number | undefined; hasReturns: boolean };
+export type LogFormat = {
+  lineBytes?: number | undefined;
+  hasReturns: boolean;
+  /** What happens to output while the log cannot be written; "drop" if absent. */
+  onError?: OnLogError | undefined;
+  /** The log says how much it lacks, unless it is false. */
+  hasNotes?: boolean | undefined;
+};
 /** failed: a write or the opening has failed; succeeded: one does after that. errno: "" when it is unknown. */
 export type LogEvents = { failed: (errno: string) => void; succeeded: () => void };
 const noEvents: LogEvents = { failed: () => {}, succeeded: () => {} };
-/** part: how many bytes of an incomplete line the last turn has left in the stream. */
+/**
+ * part: how many bytes of an incomplete line the last turn has left in the stream. isOpen: the last line of the stream in
+ * the log is a partial one. isTorn: what followed it was dropped.
+ */
 type LogInput = Input & {
   stream: Stream;
   source: Source;
   tap: Tap;
   hasWriter: boolean;
   part: number;
+  isOpen: boolean;
+  isTorn: boolean;
 };
 
 /** More than a line may have: only what is read at once shows a line's end. */
 const readBytes = 128 << 10;
 /** Bytes at a log's end in which the last newline of an earlier monitor is searched. */
 const tailBytes = 128 << 10;
+const newline = 10;
 /** Shared by all streams, because a thread reads them one after another. */
 const scratch = Buffer.allocUnsafeSlow(lineBytesMax + readBytes);
 const nothing = scratch.subarray(0, 0);
@@ -123,7 +139,7 @@ function terminalSource(terminal: Descriptor): Source {
   return { peek, take, isFull: () => false, close: () => {} };
 }
 
-/** Writes container output in CRI's format. While the disk refuses writes, nothing is read. */
+/** Writes container output in CRI's format. While the disk refuses writes, output waits in its streams, or is dropped. */
 export class ContainerLog {
   readonly #path: string;
   readonly #terminal: boolean;
@@ -131,6 +147,8 @@ export class ContainerLog {
   readonly inputs: readonly LogInput[];
   readonly #events: LogEvents;
   readonly #fifos: LargeFifos;
+  readonly #dropped: DroppedOutput;
+  readonly #hasNotes: boolean;
   #file: Target = "not open";
   #blocked = false;
   /** The last write or opening has failed. */
@@ -141,13 +159,15 @@ export class ContainerLog {
     path: string,
     streams: LogStreams & LogFormat,
     resumed: boolean,
-    { events = noEvents, fifos = new LargeFifos(new LargePipes()) }: LogParts = {},
+    { events = noEvents, fifos = new LargeFifos(new LargePipes()), stallMs }: LogParts = {},
   ) {
     this.#path = path;
     this.#events = events;
     this.#fifos = fifos;
     this.#terminal = streams.terminal;
-    const { lineBytes = usualLineBytes, hasReturns } = streams;
+    const { lineBytes = usualLineBytes, hasReturns, onError = "drop", hasNotes = true } = streams;
+    this.#dropped = new DroppedOutput(onError, stallMs);
+    this.#hasNotes = hasNotes;
     this.#format = { lineBytes, hasReturns };
     this.inputs = (["stdout", "stderr"] as const).flatMap((stream) =>
       streams[stream] === undefined ? [] : [this.#input(stream, Descriptor.adopt(streams[stream]))],
@@ -175,6 +195,8 @@ export class ContainerLog {
       hungUp: () => (input.hasWriter = false),
       hasWriter: true,
       part: 0,
+      isOpen: false,
+      isTorn: false,
     };
     return input;
   }
@@ -201,6 +223,25 @@ export class ContainerLog {
     return this.#blocked;
   }
 
+  /** The disk refuses, and output is not kept for it any more. */
+  get isDropping(): boolean {
+    return this.#blocked && this.#dropped.isDue(performance.now());
+  }
+
+  /** A client is attached. */
+  get isFollowed(): boolean {
+    return this.inputs.some(({ tap }) => tap.isFollowed);
+  }
+
+  /** What an operator has to know; undefined: the log has always been written. */
+  get trouble():
+    | { path: string; droppedBytes: number; failure: DroppedOutput["failure"] }
+    | undefined {
+    const { bytes: droppedBytes, failure } = this.#dropped;
+    if (droppedBytes === 0 && failure === undefined) return undefined;
+    return { path: this.#path, droppedBytes, failure };
+  }
+
   retry(): void {
     if (this.#file === "not open") this.#resume();
     else this.#blocked = false;
@@ -209,14 +250,15 @@ export class ContainerLog {
   /** Writes the present content of one stream. */
   #turn(input: LogInput): Turn {
     const { stream, source, tap } = input;
-    if (this.#blocked || tap.waiting) return "empty";
+    if (tap.waiting) return "empty";
+    if (this.#blocked || !this.#writeNotes()) return tap.isFollowed ? this.#pass(input) : "empty";
     const { data, state } = source.peek();
     let used = this.#cut(stream, data);
     if (used === 0 && data.length > 0 && data.length === input.part && isStuck(input)) {
       rest(stream, data, output);
       used = data.length;
     }
-    if (used > 0) used = this.#writeFrom(stream, data, used);
+    if (used > 0) used = this.#writeFrom(input, data, used);
     input.part = data.length - used;
     tap.offer(data, used);
     source.take(used);
@@ -233,21 +275,72 @@ export class ContainerLog {
    * Writes `output`, made of the first `used` bytes of data. Returns how many of them are written, in whole lines: all,
    * unless the disk refuses.
    */
-  #writeFrom(stream: Stream, data: Buffer, used: number): number {
+  #writeFrom(input: LogInput, data: Buffer, used: number): number {
     const lines = this.#write();
-    if (!this.#blocked) return used;
-    const written = lines === 0 ? 0 : this.#cut(stream, data, lines);
-    output.drain();
+    let written = used;
+    if (this.#blocked) {
+      written = lines === 0 ? 0 : this.#cut(input.stream, data, lines);
+      output.drain();
+    }
+    if (written > 0) input.isOpen = data[written - 1] !== newline;
     return written;
+  }
+
+  /** Discards what waits in the streams; attached clients get it before. */
+  drop(): void {
+    for (const input of this.inputs) {
+      if (input.descriptor.isOpen && !input.tap.waiting) this.#pass(input);
+    }
+  }
+
+  /** Gives attached clients what the log does not take, and drops it where that is due. */
+  #pass(input: LogInput): Turn {
+    const { source, tap } = input;
+    const { data, state } = source.peek();
+    const used = this.#dropped.isDue(performance.now()) ? this.#droppable(input, data) : 0;
+    this.#dropped.add(used, linesIn(data.subarray(0, used)), nowMs());
+    if (used > 0) input.isTorn ||= input.isOpen;
+    input.part = data.length - used;
+    tap.offer(data, used);
+    source.take(used);
+    if (data.length === 0) return state === "end" ? "end" : "empty";
+    return used > 0 ? "more" : "part";
+  }
+
+  /** The bytes of whole lines at the start of data, or of a line that is too long to wait for its end. */
+  #droppable(input: LogInput, data: Buffer): number {
+    const end = data.lastIndexOf(newline) + 1;
+    if (end > 0) return end;
+    const isLong = data.length > this.#format.lineBytes;
+    const isUnchanged = data.length > 0 && data.length === input.part;
+    return isLong || (isUnchanged && isStuck(input)) ? data.length : 0;
+  }
+
+  /** Ends lines whose rest was dropped, and says how much was; false when the disk refuses. */
+  #writeNotes(): boolean {
+    if (this.#dropped.unsaidBytes === 0) return true;
+    for (const input of this.inputs) {
+      if (!input.isTorn) continue;
+      note(input.stream, "", output);
+      this.#write();
+      if (this.#blocked) return false;
+      input.isTorn = input.isOpen = false;
+    }
+    if (this.#hasNotes) note("stderr", this.#dropped.note()!, output);
+    this.#write();
+    if (!this.#blocked) this.#dropped.said();
+    return !this.#blocked;
   }
 
   /** Writes the rest as a partial line: readers add no newline to it. False when the disk refuses. */
   writeRest(): boolean {
-    for (const { stream, source, tap } of this.inputs) {
+    if (this.#blocked || !this.#writeNotes()) return false;
+    for (const input of this.inputs) {
+      const { stream, source, tap } = input;
       const { data } = source.peek();
       const used = this.#cut(stream, data);
       rest(stream, data.subarray(used), output);
-      const written = this.#writeFrom(stream, data, data.length);
+      const written = this.#writeFrom(input, data, data.length);
       tap.offer(data, written);
       source.take(written);
       if (this.#blocked) return false;
@@ -257,12 +350,15 @@ export class ContainerLog {
 
   /** Writes what only this process buffers, before another monitor continues. False when the disk refuses. */
   flush(): boolean {
-    return !this.#terminal || (!this.#blocked && this.writeRest());
+    return !this.#terminal || this.isDropping || this.writeRest();
   }
 
-  /** Discards and counts the unwritten bytes; bounded, because another process may go on writing. */
+  /**
+   * Discards and counts the bytes that the log neither has nor tells of; bounded, because another process may go on
+   * writing.
+   */
   unwritten(): number {
-    let bytes = 0;
+    let bytes = this.#dropped.unsaidBytes;
     for (const { source } of this.inputs) {
       for (let peeks = 0; peeks < 256; peeks++) {
         const { length } = source.peek().data;
@@ -310,7 +406,9 @@ export class ContainerLog {
   #failed(error: unknown): void {
     this.#blocked = true;
     this.#isFailing = true;
-    this.#events.failed(errnoOf(error) ?? "");
+    const errno = errnoOf(error) ?? "";
+    this.#dropped.failed(errno, performance.now());
+    this.#events.failed(errno);
   }
 
   #succeeded(): void {
@@ -336,7 +434,10 @@ export class ContainerLog {
       this.#failed(error);
       return lines;
     }
-    if (data.length > 0) this.#succeeded();
+    if (data.length > 0) {
+      this.#dropped.wrote();
+      this.#succeeded();
+    }
     return 0;
   }
 
@@ -346,7 +447,7 @@ export class ContainerLog {
    */
   #endAtLine(written: Buffer): number {
     const file = this.#file;
-    const end = written.lastIndexOf(10) + 1;
+    const end = written.lastIndexOf(newline) + 1;
     try {
       if (end < written.length && file instanceof Descriptor) {
         ftruncateSync(file.fd, fstatSync(file.fd).size - (written.length - end));
@@ -395,6 +496,6 @@ function endAtLine(file: Target): void {
   const { size } = fstatSync(file.fd);
   const tail = Buffer.alloc(Math.min(size, tailBytes));
   const length = readSync(file.fd, tail, 0, tail.length, size - tail.length);
-  const end = tail.subarray(0, length).lastIndexOf(10) + 1;
+  const end = tail.subarray(0, length).lastIndexOf(newline) + 1;
   if (end < length) ftruncateSync(file.fd, size - length + end);
 }

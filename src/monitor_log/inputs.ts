@@ -34,6 +34,9 @@ export class Inputs implements Disposable {
   /** Inputs with the start of a line, and the time (performance.now()) of the next look. */
   readonly #parts = new Map<Input, { lookAt: number; pauseMs: number }>();
 
+  /** Inputs of which only the hang-up is reported. */
+  readonly #muted = new Set<Input>();
+
   /** wake: becomes readable to make `wait` return. */
   constructor(wake: Descriptor) {
     this.#epoll.add(wake, wakeTag);
@@ -47,6 +50,16 @@ export class Inputs implements Disposable {
     const tag = this.#tags.add(input);
     this.#open.set(input, tag);
     this.#epoll.add(input.descriptor, tag, events);
+  }
+
+  /** Reports only the hang-up of an input, or its input again: each write to a FIFO is an event. */
+  listen(input: Input, listens: boolean): void {
+    const tag = this.#open.get(input);
+    if (tag === undefined || listens !== this.#muted.has(input)) return;
+    if (listens) this.#muted.delete(input);
+    else this.#muted.add(input);
+    this.#epoll.change(input.descriptor, tag, EPOLLET | (listens ? EPOLLIN : 0));
+    if (listens) this.#ready.add(input);
   }
 
   isOpen(input: Input): boolean {
@@ -66,6 +79,7 @@ export class Inputs implements Disposable {
     this.#tags.delete(tag);
     this.#ready.delete(input);
     this.#parts.delete(input);
+    this.#muted.delete(input);
     this.#epoll.remove(input.descriptor);
     input.descriptor.close();
   }

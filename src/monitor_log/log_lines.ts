@@ -63,6 +63,12 @@ export function rest(stream: Stream, data: Buffer, out: LogOutput): void {
   if (data.length > 0) out.line(prefixOf(stream), "P", data, 0, data.length);
 }
 
+/** Formats a whole line that is not the container's. */
+export function note(stream: Stream, text: string, out: LogOutput): void {
+  const data = Buffer.from(text);
+  out.line(prefixOf(stream), "F", data, 0, data.length);
+}
+
 export function linesIn(data: Buffer): number {
   let lines = 0;
   for (let at = data.indexOf(newline); at !== -1; at = data.indexOf(newline, at + 1)) lines++;

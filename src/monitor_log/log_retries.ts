@@ -50,6 +50,11 @@ export class LogRetries {
     this.#backoff.succeeded(id);
   }
 
+  /** Ids of the logs that cannot be written. */
+  get failing(): string[] {
+    return [...this.#failing.keys()];
+  }
+
   /** Returns the ids of the logs to be tried now. */
   due(now: number): string[] {
     const keys = new Set<string>();

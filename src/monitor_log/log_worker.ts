@@ -74,6 +74,11 @@ const logEndMs = 5_000;
 const collectMs = 100;
 /** Limit, after an exit, for a shim that copies the output: as long as shims wait themselves. */
 const copyMs = 2_000;
+/**
+ * Pauses between two rounds of dropping output: 150 times as long as the round took, so that chatty containers on a
+ * full disk take about a hundredth of a core.
+ */
+const dropPauses = { share: 150, leastMs: 10, mostMs: 500 };
 /** Garbage is collected after this long without input, if there was much since the last time. */
 const idleMs = 1_000;
 /** A line now and then is not worth a collection, which takes some milliseconds. */
@@ -95,6 +100,8 @@ const watches = new Map<number, Input>();
 const sinks = new Map<Sink, ContainerLog>();
 const lagging = new Set<Sink>();
 const inbox: WorkerRequest[] = [];
+/** The time (performance.now()) of the next round of dropping. */
+let dropAt = 0;
 let paused = false;
 let stopping = false;
 
@@ -103,7 +110,10 @@ function startLog({ id, path, resumed, ...streams }: LogRequest): void {
   retries.forget(id);
   const events = {
     failed: (errno: string) => retries.failed(id, errno, performance.now()),
-    succeeded: () => retries.succeeded(id),
+    succeeded: () => {
+      retries.succeeded(id);
+      for (const input of log.inputs) inputs.listen(input, true);
+    },
   };
   const log = new ContainerLog(path, streams, resumed, { events, fifos });
   if (earlier !== undefined) closeLog(earlier); // an earlier start timed out, and its disk answered later
@@ -156,7 +166,8 @@ function stepSinks(): boolean {
 function stepLogEnd(id: string, { log, end }: { log: ContainerLog; end: End }): void {
   const now = performance.now();
   if (log.hasWriter && now < Math.min(end.copiedUntil, end.deadline)) return;
-  const late = now > end.deadline;
+  const late = now > end.deadline || log.isDropping;
+  if (log.isDropping) log.retry(); // there may be room just now
   const drained = !log.blocked && log.inputs.every((input) => inputs.drain(input)) && !log.blocked;
   const written = drained && log.writeRest();
   if (!written && !late) return;
@@ -260,12 +271,32 @@ function wake(log: ContainerLog): void {
   for (const input of log.inputs) inputs.wake(input);
 }
 
+/** Drops output of logs that have not been writable for long; returns the milliseconds until the next round. */
+function stepDrops(): number | undefined {
+  const failing = retries.failing.map((id) => logs.get(id)!.log);
+  for (const log of failing) {
+    const listens = !log.isDropping || log.isFollowed;
+    for (const input of log.inputs) inputs.listen(input, listens);
+  }
+  const dropping = failing.filter((log) => log.isDropping);
+  if (dropping.length === 0) return undefined;
+  const begin = performance.now();
+  if (begin >= dropAt) {
+    for (const log of dropping) log.drop();
+    const { share, leastMs, mostMs } = dropPauses;
+    const end = performance.now();
+    dropAt = end + Math.min(Math.max((end - begin) * share, leastMs), mostMs);
+  }
+  return Math.max(0, Math.ceil(dropAt - performance.now()));
+}
+
 /** Retries unfinished work. waitMs: until the next step; undefined: none is unfinished. isUrgent: clients wait for it. */
 function step(): { isUrgent: boolean; waitMs?: number | undefined } {
   const now = performance.now();
   for (const { log, end } of logs.values()) {
     // While a log is blocked, a shim cannot copy the rest: its time begins again.
-    if (log.blocked && end !== undefined && end.copiedUntil > 0) end.copiedUntil = now + copyMs;
+    const waits = log.blocked && !log.isDropping;
+    if (waits && end !== undefined && end.copiedUntil > 0) end.copiedUntil = now + copyMs;
   }
   for (const id of retries.due(now)) {
     const { log } = logs.get(id)!;
@@ -281,7 +312,8 @@ function step(): { isUrgent: boolean; waitMs?: number | undefined } {
     lags ||
     logs.values().some(({ end }) => end !== undefined) ||
     captures.values().some(({ end }) => end !== undefined);
-  const waits = [isUrgent ? stepMs : undefined, fifos.shrink(now), retries.waitMs(now)];
+  const urgentMs = isUrgent ? stepMs : undefined;
+  const waits = [urgentMs, stepDrops(), fifos.shrink(now), retries.waitMs(now)];
   const next = waits.filter((ms) => ms !== undefined);
   return { isUrgent, waitMs: next.length > 0 ? Math.min(...next) : undefined };
 }

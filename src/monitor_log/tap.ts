@@ -91,6 +91,11 @@ export class Tap {
     if (this.#ending) sink.end();
   }
 
+  /** A client waits for output. */
+  get isFollowed(): boolean {
+    return !this.#ending && this.#sinks.values().some((sink) => !sink.done);
+  }
+
   /** A client lags: the stream must not be read. */
   get waiting(): boolean {
     return !this.#ending && this.#sinks.values().some((sink) => sink.waiting);

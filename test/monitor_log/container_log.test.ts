@@ -19,9 +19,10 @@ import {
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { ContainerLog } from "../../src/monitor_log/container_log.ts";
+import { ContainerLog, type LogFormat } from "../../src/monitor_log/container_log.ts";
 import { Inputs } from "../../src/monitor_log/inputs.ts";
 import type { Turn } from "../../src/monitor_log/log_lines.ts";
+import { Sink } from "../../src/monitor_log/tap.ts";
 import { Descriptor, eventfd, setPipeSize } from "../../src/sys/descriptor.ts";
 import { mkfifo } from "../../src/sys/path.ts";
 import { pace } from "../expect.ts";
@@ -226,7 +227,7 @@ describe("a log on a full disk", () => {
     mkdirSync(small);
     spawnSync("mount", ["-t", "tmpfs", "-o", "size=64k", "tmpfs", small]);
   });
-  afterAll(() => void spawnSync("umount", [small]));
+  afterAll(() => void spawnSync("umount", ["-l", small]));
 
   test("ends with a whole line, and goes on when there is room", () => {
     const filler = join(small, "filler");
@@ -286,5 +287,127 @@ describe("a log on a full disk", () => {
     expect(it.log.blocked).toBe(true);
     expect(it.log.unwritten()).toBe(5);
     rmSync(filler);
+  });
+});
+
+/** A container whose log cannot be written after its first bytes, and what it writes then. */
+class FullDisk extends Fixture {
+  constructor(first: string, then: string, more: Partial<LogFormat> = {}) {
+    super();
+    this.end();
+    const format = { ...this.streams(), lineBytes: 256, ...more };
+    this.log = new ContainerLog(this.path, format, false, { stallMs: 0 });
+    writeSync(this.container, first);
+    this.turns();
+    // Every write to this file fails with ENOSPC.
+    expect(spawnSync("mount", ["--bind", "/dev/full", this.path]).status).toBe(0);
+    this.log.reopen();
+    writeSync(this.container, then);
+    this.turns();
+  }
+
+  end(): void {
+    this.log.close();
+    for (const { descriptor } of this.log.inputs) descriptor.close();
+  }
+
+  mend(): void {
+    spawnSync("umount", ["-l", this.path]);
+    this.log.reopen();
+    this.turns();
+  }
+
+  override get text(): string {
+    return readFileSync(this.path, "utf8")
+      .replaceAll(/^\S+ /gm, "")
+      .replaceAll(/dropped from \S+ to \S+: /g, "dropped: ");
+  }
+
+  override [Symbol.dispose](): void {
+    spawnSync("umount", ["-l", this.path]);
+    super[Symbol.dispose]();
+  }
+}
+
+const noteOf = (bytes: number, lines: number) =>
+  `stderr F isulad-ts: ${bytes} bytes of output with ${lines} line ends were dropped: ` +
+  "this log could not be written (ENOSPC)\n";
+
+describe("a log that cannot be written for long", () => {
+  test("lacks whole lines, and says how much when it can be written", () => {
+    using it = new FullDisk("one\n", "two\nthree\nthe rest");
+    expect([it.log.blocked, it.log.isDropping]).toEqual([true, true]);
+    it.log.drop();
+    it.log.drop();
+    it.mend();
+    writeSync(it.container, " of a line\n");
+    it.turns();
+    expect(it.text).toBe(`stdout F one\n${noteOf(10, 2)}stdout F the rest of a line\n`);
+  });
+
+  test("ends a long line whose rest it lacks", () => {
+    const long = "x".repeat(300);
+    using it = new FullDisk(long, `${long}\n`);
+    it.log.drop();
+    it.mend();
+    writeSync(it.container, "next\n");
+    it.turns();
+    const begin = `stdout P ${"x".repeat(256)}\nstdout F \n`;
+    expect(it.text).toBe(`${begin}${noteOf(345, 1)}stdout F next\n`);
+  });
+
+  test("says nothing of it where it is asked not to", () => {
+    using it = new FullDisk("one\n", "two\n", { hasNotes: false });
+    it.log.drop();
+    expect(it.log.trouble?.droppedBytes).toBe(4);
+    it.mend();
+    writeSync(it.container, "three\n");
+    it.turns();
+    expect(it.text).toBe("stdout F one\nstdout F three\n");
+  });
+
+  test("has everything with log-on-error block", () => {
+    using it = new FullDisk("one\n", "two\n", { onError: "block" });
+    expect(it.log.isDropping).toBe(false);
+    it.mend();
+    expect(it.text).toBe("stdout F one\nstdout F two\n");
+  });
+
+  test("counts what it lacks at the container's end", () => {
+    using it = new FullDisk("one\n", "two\nthree\n");
+    it.log.drop();
+    writeSync(it.container, "four");
+    expect(it.log.writeRest()).toBe(false);
+    expect(it.log.unwritten()).toBe(14);
+  });
+
+  test.each(["drop", "block"] as const)("is no reason for clients to wait: %s", (onError) => {
+    const fifo = join(dir, `${++serial}.client`);
+    mkfifo(fifo, 0o600);
+    using client = Descriptor.open(fifo, constants.O_RDWR | constants.O_NONBLOCK);
+    using it = new FullDisk("one\n", "two\n", { onError });
+    it.log.attach("stdout", new Sink(client.duplicate()));
+    const got = Buffer.alloc(100);
+    const heard = () => got.toString("utf8", 0, readSync(client.fd, got));
+    writeSync(it.container, "three\n");
+    it.turns();
+    expect(heard()).toBe("three\n");
+    it.mend();
+    writeSync(it.container, "four\n");
+    it.turns();
+    expect(heard()).toBe("four\n");
+    const kept = onError === "drop" ? noteOf(10, 2) : "stdout F two\nstdout F three\n";
+    expect(it.text).toBe(`stdout F one\n${kept}stdout F four\n`);
+  });
+
+  test("goes on in a new file after a rotation, which has the note", () => {
+    using it = new FullDisk("one\n", "two\n");
+    it.log.drop();
+    spawnSync("umount", ["-l", it.path]);
+    renameSync(it.path, `${it.path}.1`);
+    it.log.reopen();
+    writeSync(it.container, "three\n");
+    it.turns();
+    expect(it.text).toBe(`${noteOf(4, 1)}stdout F three\n`);
   });
 });

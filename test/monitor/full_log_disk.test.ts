@@ -1,0 +1,73 @@
+// Tests containers whose logs are on a full disk: they go on, end when they are asked to, and their logs say what they
+// lack.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { execFileSync, spawnSync } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { toLong } from "../../src/base/int64.ts";
+import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import { until } from "../expect.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { mountTmpfs } from "../host.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "isulad-fulllog-"));
+const disk = join(folder, "disk");
+const filler = join(disk, "filler");
+
+let daemon: Daemon;
+let pod: PodSandboxConfig;
+let podId: string;
+beforeAll(async () => {
+  mountTmpfs(disk);
+  execFileSync("mount", ["-o", "remount,size=32m", disk]);
+  daemon = await startDaemon({ network: false });
+  pod = daemon.hostPodConfig({ log_directory: disk });
+  podId = await daemon.runPod(pod);
+});
+afterAll(async () => {
+  rmSync(filler, { force: true });
+  await daemon?.[Symbol.asyncDispose]();
+  execFileSync("umount", ["-l", disk]);
+  rmSync(folder, { recursive: true });
+});
+
+const fill = () => spawnSync("sh", ["-c", `cat /dev/zero > ${filler}`]);
+/** Writes lines for ever, says in a file how far it is, and ends with 7 at SIGTERM. */
+const chatty =
+  "trap 'exit 7' TERM; i=0; while :; do i=$((i+1)); echo line $i; [ $((i % 100)) = 0 ] && echo $i >/at; done";
+
+test("a chatty container goes on, its log says what it lacks, and it handles SIGTERM", async () => {
+  const id = await daemon.run(podId, pod, chatty);
+  const { log_path } = await daemon.status(id);
+  const at = async () => Number((await daemon.exec(id, "cat /at")).stdout);
+  await until("it writes", async () => (await at()) > 0);
+  fill();
+  const before = await at();
+  // A FIFO, also one that was enlarged, has less.
+  await until("it has gone on", async () => (await at()) > before + 200_000);
+  rmSync(filler);
+  const text = () => readFileSync(log_path, "utf8");
+  await until("its log says what it lacks", () => text().includes(" stderr F isulad-ts: "));
+  fill();
+  await daemon.client.StopContainer({ container_id: id, timeout: toLong(30) });
+  const { status } = await daemon.exited(id);
+  expect(status.exit_code).toBe(7);
+  expect(status.message).toContain("bytes of its last output were lost");
+  const lines = text().split("\n").slice(0, -1);
+  const bad = lines.filter(
+    (line) =>
+      !/^\S+ (stdout F line \d+|stderr F isulad-ts: \d+ bytes of output .*\(ENOSPC\))$/.test(line),
+  );
+  expect(bad).toEqual([]);
+  rmSync(filler);
+}, 120_000);
+
+test("the monitor is told of log-on-error and log-drop-note", async () => {
+  await daemon.configured({ "log-on-error": "block", "log-drop-note": false }, async () => {
+    const id = await daemon.run(podId, pod, "sleep 600");
+    const text = readFileSync(join(daemon.dir, "state/monitor/containers", `${id}.json`), "utf8");
+    expect(JSON.parse(text)).toMatchObject({ logOnError: "block", logDropNote: false });
+    await daemon.client.StopContainer({ container_id: id });
+  });
+});

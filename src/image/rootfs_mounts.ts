@@ -6,7 +6,7 @@ import { CriError } from "../base/errors.ts";
 import { allowGroupTraversal } from "../sys/group_access.ts";
 import type { CopyJob } from "../layer/job_copy.ts";
 import type { UnpackPool } from "../layer/unpack_pool.ts";
-import { shortId, type LayerStore } from "../layer/layer_store.ts";
+import type { LayerStore } from "../layer/layer_store.ts";
 import type { ImageRecord } from "./records.ts";
 import { assertDiskSpace } from "../layer/disk_space.ts";
 import { mountRootfs, unmountRootfs, type RootfsMaker, type RootfsParts } from "../layer/rootfs.ts";
@@ -38,7 +38,7 @@ export class RootfsMounts {
 
   /** Returns how many roots are mounted from a layer. */
   countOf(chainId: string): number {
-    const name = shortId(chainId);
+    const name = this.#parts.layers.nameOf(chainId);
     return [...this.#mounts.values()].filter((lower) => lower.includes(name)).length;
   }
 
@@ -59,7 +59,7 @@ export class RootfsMounts {
       const message = `the image ${image.id} was removed during the call: pull it again`;
       throw new CriError("FAILED_PRECONDITION", message);
     }
-    const lower = image.layers.map(shortId);
+    const lower = image.layers.map((chainId) => layers.nameOf(chainId));
     this.#mounts.set(absolute, lower); // before the mount, so that GC keeps the layers
     // The folder exists for containers and pods, with a stricter mode; that of an image volume is created here.
     await mkdir(absolute, { recursive: true, mode: 0o711 });

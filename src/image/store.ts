@@ -14,7 +14,7 @@ import { LayerMaker, type LayerMakerOptions } from "../layer/layer_maker.ts";
 import { LayerGc } from "./layer_gc.ts";
 import { checkLayers, type CheckOptions, type LayerCheck } from "./layer_checks.ts";
 import { LayerSync } from "../layer/layer_sync.ts";
-import { LayerStore, shortId, type LayerInfo } from "../layer/layer_store.ts";
+import { LayerStore, type LayerInfo } from "../layer/layer_store.ts";
 import type { ImageProgress } from "../layer/layer_progress.ts";
 import { mountedOverlays } from "../layer/overlay.ts";
 import type { FetchOptions, KnownImage, NewImage } from "./pull.ts";
@@ -302,7 +302,7 @@ export class ImageStore implements AsyncDisposable {
       for (const layer of layers) (ids.has(id) ? removed : kept).add(layer);
     }
     const mounted = this.#mounts.used();
-    for (const id of removed) if (mounted.has(shortId(id))) kept.add(id);
+    for (const id of removed) if (mounted.has(this.#layers.nameOf(id))) kept.add(id);
     return this.#layers.usageOf([...removed, ...kept]).bytes - this.#layers.usageOf(kept).bytes;
   }
 

@@ -1,4 +1,5 @@
-// Stores unpacked layers on disk: layers/l/SHORT is a layer's tree. Next to it are layers/SHORT.json (its
+// Stores unpacked layers on disk: layers/l/SHORT is a layer's tree. SHORT is the beginning of its chain ID: 12 digits,
+// or more where another layer has those, since an image may be made for that. Next to it are layers/SHORT.json (its
 // record, layer_record.ts), SHORT.list (its manifest, layer_manifest.ts), SHORT.recipe (its tar-split,
 // tar_split.ts) and, if it is kept, SHORT.blob.
 // Decision: a layer is synced to disk after its first use, not before. Until then its record names the
@@ -9,9 +10,10 @@ import { randomBytes } from "node:crypto";
 import { existsSync, readFileSync, renameSync, statSync } from "node:fs";
 import { mkdir, readdir, readFile, rename } from "node:fs/promises";
 import { join } from "node:path";
-import { codeOf, CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import { type Log, logFailure } from "../base/log.ts";
 import { jsonText } from "../base/json.ts";
+import { KeyedLock } from "../base/keyed_lock.ts";
 import { refuseNewer } from "../base/record_version.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import { Removals } from "./removals.ts";
@@ -34,9 +36,13 @@ type LayerStoreOptions = {
   removals?: Removals;
 };
 
-/** Shortens a chain ID so that 127 lower layers fit into mount(2)'s page of options. */
-export function shortId(chainId: string): string {
-  return chainId.slice(chainId.indexOf(":") + 1).slice(0, 12);
+/** Lengths of short names: with the first one 127 lower layers fit into mount(2)'s page of options. */
+const nameLengths = [12, 16, 24, 32, 64];
+
+/** Returns the names that a layer may have, the shortest first. */
+function namesOf(chainId: string): string[] {
+  const digits = chainId.slice(chainId.indexOf(":") + 1);
+  return nameLengths.map((length) => digits.slice(0, length));
 }
 
 /** Paths in the scratch folder of a layer that is being made. */
@@ -53,6 +59,9 @@ export class LayerStore {
   readonly #driver: StorageDriver;
   readonly #log: Log;
   readonly #layers = new Map<string, LayerRecord>();
+  /** Short name → chain ID of each layer that is here or is being committed; a name is taken without an await. */
+  readonly #names = new Map<string, string>();
+  readonly #commits = new KeyedLock("layer commit");
   /** Those whose sync has begun. */
   #syncing = new Set<LayerRecord>();
   /** The latest write of a synced record; evictions wait for it. */
@@ -84,7 +93,7 @@ export class LayerStore {
       if (name.endsWith(".tmp")) await store.removals.remove(join(root, name));
       else if (name.endsWith(".json")) await store.#read(name);
     }
-    const known = new Set([...store.#layers.values()].map(({ chainId }) => shortId(chainId)));
+    const known = store.#names;
     for (const name of names) {
       const [short = "", suffix = ""] = name.split(".", 2);
       if (Object.hasOwn(sidecars, suffix) && !known.has(short))
@@ -150,7 +159,22 @@ export class LayerStore {
   }
 
   tree(chainId: string): string {
-    return join(this.trees, shortId(chainId));
+    return join(this.trees, this.nameOf(chainId));
+  }
+
+  /** The name of the layer's tree in `trees`. */
+  nameOf(chainId: string): string {
+    const names = namesOf(chainId);
+    return names.find((name) => this.#names.get(name) === chainId) ?? names[0]!;
+  }
+
+  /** Takes a name that no other layer has. */
+  #takeName(chainId: string): string {
+    const isFree = (name: string) => (this.#names.get(name) ?? chainId) === chainId;
+    const name = namesOf(chainId).find(isFree);
+    if (name === undefined) throw new Error(`layer ${chainId}: all its names are taken`);
+    this.#names.set(name, chainId);
+    return name;
   }
 
   /** The path of the layer's manifest; undefined for layers of an early build. */
@@ -195,7 +219,7 @@ export class LayerStore {
   }
 
   #sidecar(chainId: string, suffix: string): string {
-    return join(this.root, `${shortId(chainId)}.${suffix}`);
+    return join(this.root, `${this.nameOf(chainId)}.${suffix}`);
   }
 
   /** Creates a folder for a caller's temporary files; the next start removes it at the latest. */
@@ -205,17 +229,17 @@ export class LayerStore {
     return folder;
   }
 
-  /** Moves a layer from its scratch folder into the store. */
+  /** Moves a layer from its scratch folder into the store, unless it is there. */
   async commit(made: FinishedLayer, scratch: string): Promise<void> {
+    await this.#commits.run(made.chainId, undefined, async () => {
+      if (!this.has(made.chainId)) await this.#commit(made, scratch);
+    });
+  }
+
+  async #commit(made: FinishedLayer, scratch: string): Promise<void> {
     const { chainId, diffId, sizeBytes, inodes, digest } = made;
     const paths = scratchPaths(scratch);
-    const short = shortId(chainId);
-    const other = this.ids().find((id) => shortId(id) === short);
-    if (other !== undefined) {
-      // 48 bits of the digest are equal: not by chance.
-      const message = `the short name of layer ${chainId} is used by layer ${other}: remove that layer's images`;
-      throw new CriError("FAILED_PRECONDITION", message);
-    }
+    const short = this.#takeName(chainId);
     const blob = existsSync(paths.blob) ? digest : undefined;
     const whiteouts = this.#driver === "native" ? "native" : undefined;
     const content = { chainId, diffId, sizeBytes, inodes, blob, whiteouts } as const;
@@ -293,7 +317,7 @@ export class LayerStore {
     mounted: ReadonlySet<string>,
     isNeeded: (chainId: string) => boolean,
   ): Promise<void> {
-    const ids = this.ids().filter((id) => !mounted.has(shortId(id)) && !isNeeded(id));
+    const ids = this.ids().filter((id) => !mounted.has(this.nameOf(id)) && !isNeeded(id));
     const evicted = ids.map((id) => this.#evict(id));
     await this.removals.begin(async () => {
       for (const paths of evicted) await this.removals.remove(...(await paths));
@@ -307,14 +331,15 @@ export class LayerStore {
    */
   #evict(chainId: string): Promise<string[]> {
     this.#layers.delete(chainId);
-    const short = shortId(chainId);
-    const moved = this.#moveToScratch(chainId).finally(() => this.#evicting.delete(short));
+    const short = this.nameOf(chainId);
+    const moves = this.#movesToScratch(chainId);
+    this.#names.delete(short);
+    const moved = this.#moveToScratch(moves).finally(() => this.#evicting.delete(short));
     this.#evicting.set(short, moved);
     return moved;
   }
 
-  async #moveToScratch(chainId: string): Promise<string[]> {
-    await this.#markingSynced;
+  #movesToScratch(chainId: string): [from: string, to: string][] {
     const aside = join(this.#scratch, randomBytes(8).toString("hex"));
     const moves: [from: string, to: string][] = [
       [this.#sidecar(chainId, "json"), `${aside}.json`], // first: without a record the next start sees no layer
@@ -323,6 +348,11 @@ export class LayerStore {
     for (const suffix of Object.keys(sidecars)) {
       moves.push([this.#sidecar(chainId, suffix), `${aside}.${suffix}`]);
     }
+    return moves;
+  }
+
+  async #moveToScratch(moves: [from: string, to: string][]): Promise<string[]> {
+    await this.#markingSynced;
     for (const [from, to] of moves) {
       try {
         await rename(from, to);
@@ -368,13 +398,15 @@ export class LayerStore {
       refuseNewer(text, { what: `layer record ${path}`, version: 1 });
       const record = parseLayerRecord(text);
       const { chainId, unsyncedBoot } = record;
-      if (name !== `${shortId(chainId)}.json`)
+      const short = name.slice(0, -".json".length);
+      if (!namesOf(chainId).includes(short) || this.#layers.has(chainId))
         throw new Error("the file name does not match its chain ID");
       if (record.whiteouts === "native" && this.#driver !== "native") {
         throw new Error("it was unpacked for storage-driver native");
       }
       if (unsyncedBoot === undefined || unsyncedBoot === this.#bootId) {
-        await readdir(this.tree(chainId));
+        await readdir(join(this.trees, short));
+        this.#names.set(short, chainId);
         this.#layers.set(chainId, record);
         return;
       }

@@ -1,4 +1,4 @@
-// Tests which calls wait for the removal of layers: only those whose callers need its space.
+// Tests the names of layers, and which calls wait for the removal of layers: only those whose callers need its space.
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -38,13 +38,15 @@ function remains(): string[] {
   return [...trees, ...readdirSync(join(root, "scratch"))];
 }
 
-async function addLayer(store: LayerStore): Promise<void> {
+/** Its only file has the end of its chain ID as name. */
+async function addLayer(store: LayerStore, id = chainId): Promise<void> {
   const scratch = await store.makeScratch();
   const { tree, manifest } = scratchPaths(scratch);
   mkdirSync(tree);
+  writeFileSync(join(tree, id.slice(-4)), "");
   writeFileSync(manifest, "");
   const size = { sizeBytes: 1, inodes: 1, digest: undefined };
-  await store.commit({ chainId, diffId: chainId, ...size }, scratch);
+  await store.commit({ chainId: id, diffId: id, ...size }, scratch);
   await removeTree(scratch);
 }
 
@@ -104,4 +106,24 @@ test("an orphaned tree is removed although its layer is made again meanwhile", a
   await store.collect(new Set(), () => true);
   expect(existsSync(store.tree(chainId))).toBe(true);
   expect(remains()).toEqual(["a".repeat(12)]);
+});
+
+/** A layer whose digest begins with the same 48 bits as chainId. */
+const alike = `sha256:${"a".repeat(12)}${"b".repeat(52)}`;
+
+test("two layers whose digests begin alike are kept side by side, also committed at once", async () => {
+  const store = await open();
+  await Promise.all([addLayer(store), addLayer(store, alike), addLayer(store)]);
+  const trees = [chainId, alike].map((id) => store.tree(id));
+  expect(new Set(trees).size).toBe(2);
+  for (const [index, tree] of trees.entries()) {
+    expect(readdirSync(tree)).toEqual([[chainId, alike][index]!.slice(-4)]);
+  }
+  const again = await open();
+  expect([chainId, alike].map((id) => again.tree(id))).toEqual(trees);
+  // The name that one had is free again.
+  disk.resolve();
+  await again.collect(new Set(), (id) => id === alike);
+  await addLayer(again);
+  expect([chainId, alike].map((id) => readdirSync(again.tree(id))[0])).toEqual(["aaaa", "bbbb"]);
 });

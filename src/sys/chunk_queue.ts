@@ -7,13 +7,49 @@ const smallBytes = 16 << 10;
 /** What a chunk counts at least: about what the smallest takes in memory. */
 const costMin = 256;
 
+/** Bounds what several queues of one producer hold together. */
+export class QueueBudget {
+  readonly #bytesMax: number;
+  #bytes = 0;
+  #room: PromiseWithResolvers<void> | undefined;
+
+  constructor(bytesMax: number) {
+    this.#bytesMax = bytesMax;
+  }
+
+  get isFull(): boolean {
+    return this.#bytes >= this.#bytesMax;
+  }
+
+  /** Resolves when a queue holds less, or has ended. */
+  change(): Promise<void> {
+    this.#room ??= Promise.withResolvers();
+    return this.#room.promise;
+  }
+
+  add(bytes: number): void {
+    this.#bytes += bytes;
+  }
+
+  remove(bytes: number): void {
+    this.#bytes -= bytes;
+    this.#room?.resolve();
+    this.#room = undefined;
+  }
+}
+
 export class ChunkQueue {
+  readonly #budget: QueueBudget | undefined;
   #chunks: Buffer[] = [];
   #bytes = 0;
   #ended = false;
   #discarding = false;
   #consumer: PromiseWithResolvers<void> | undefined;
   #room: PromiseWithResolvers<void> | undefined;
+
+  constructor(budget?: QueueBudget) {
+    this.#budget = budget;
+  }
 
   /** False when the queue has ended or is discarded: chunks are dropped. */
   get takes(): boolean {
@@ -25,10 +61,16 @@ export class ChunkQueue {
     if (!this.takes || chunk.length === 0) return;
     this.#chunks.push(chunk.length < smallBytes ? copyOf(chunk) : chunk);
     this.#bytes += costOf(chunk);
+    this.#budget?.add(costOf(chunk));
     this.#consumer?.resolve();
-    if (this.#bytes < queueBytes) return;
-    this.#room ??= Promise.withResolvers();
-    await this.#room.promise;
+    while (this.takes && this.#isFull) {
+      this.#room ??= Promise.withResolvers();
+      await Promise.race([this.#room.promise, this.#budget?.change() ?? this.#room.promise]);
+    }
+  }
+
+  get #isFull(): boolean {
+    return this.#bytes >= queueBytes || this.#budget?.isFull === true;
   }
 
   /** Ends the queue; queued chunks can still be taken. */
@@ -42,9 +84,8 @@ export class ChunkQueue {
   discard(): void {
     this.#discarding = true;
     this.#chunks = [];
-    this.#bytes = 0;
     this.#consumer?.resolve();
-    this.#release();
+    this.#makeRoom(this.#bytes);
   }
 
   /** For one consumer. */
@@ -69,7 +110,8 @@ export class ChunkQueue {
 
   #makeRoom(bytes: number): void {
     this.#bytes -= bytes;
-    if (this.#bytes < queueBytes) this.#release();
+    this.#budget?.remove(bytes);
+    this.#release();
   }
 
   #release(): void {

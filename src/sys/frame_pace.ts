@@ -19,9 +19,10 @@ export class FramePace {
     this.#atMs = now();
   }
 
-  /** Counts a frame. True when the reader must await rest() before it goes on. */
-  isSpent(): boolean {
-    if (--this.#left > 0) return false;
+  /** Counts a frame, or one that costs as much as several. True when the reader must await rest() before it goes on. */
+  isSpent(frames = 1): boolean {
+    this.#left -= frames;
+    if (this.#left > 0) return false;
     const now = this.#now();
     this.#left = Math.min(burst, this.#left + (now - this.#atMs) * perMs);
     this.#atMs = now;

@@ -3,7 +3,7 @@
 // whole connection when its queue is full, as at the other end.
 import { PeerTurn } from "../base/time_slices.ts";
 import type { Wire } from "./byte_stream.ts";
-import { ChunkQueue } from "./chunk_queue.ts";
+import { ChunkQueue, QueueBudget } from "./chunk_queue.ts";
 import { FramePace } from "./frame_pace.ts";
 import * as f from "./spdy_frames.ts";
 import { HeaderReader, HeaderWriter, type Headers } from "./spdy_headers.ts";
@@ -14,11 +14,19 @@ const REFUSED_STREAM = 3;
 const CANCEL = 5;
 /** Open streams of a connection. */
 const streamsMax = 1000;
+/** Bytes of the headers of open streams, after decompression; those of Kubernetes have about 100 each. */
+const headerBytesMax = 256 << 10;
+/** Bytes that the queues of all streams hold: as much as eight streams that nobody reads. */
+const queuedBytesMax = 2 << 20;
+/** A header block takes the time of this many frames that carry nothing, and one more for each of these bytes. */
+const blockFrames = 10;
+const frameOfBytes = 256;
 
 export class SpdyStream {
   readonly id: number;
   readonly headers: Headers;
-  readonly inbox = new ChunkQueue();
+  readonly inbox: ChunkQueue;
+  readonly headerBytes: number;
   readonly #session: SpdySession;
   /** The peer has half-closed the stream. */
   peerEnded = false;
@@ -28,6 +36,8 @@ export class SpdyStream {
   constructor(id: number, headers: Headers, session: SpdySession) {
     this.id = id;
     this.headers = headers;
+    this.headerBytes = bytesOf(headers);
+    this.inbox = new ChunkQueue(session.budget);
     this.#session = session;
   }
 
@@ -80,6 +90,8 @@ export class SpdyStream {
 
 export class SpdySession {
   readonly wire: Wire;
+  readonly budget = new QueueBudget(queuedBytesMax);
+  #headerBytes = 0;
   readonly #streams = new Map<number, SpdyStream>();
   readonly #replies = new Map<number, PromiseWithResolvers<void>>();
   readonly #writer = new HeaderWriter();
@@ -124,7 +136,7 @@ export class SpdySession {
     if (this.#hasEnded) throw connectionEnded();
     this.#lastOpened += 2;
     const stream = new SpdyStream(this.#lastOpened, headers, this);
-    this.#streams.set(stream.id, stream);
+    this.#add(stream);
     const reply = Promise.withResolvers<void>();
     this.#replies.set(stream.id, reply);
     try {
@@ -151,8 +163,16 @@ export class SpdySession {
     return this.#pings - (this.#isClient ? 1 : 0);
   }
 
+  #add(stream: SpdyStream): void {
+    this.#streams.set(stream.id, stream);
+    this.#headerBytes += stream.headerBytes;
+  }
+
   forget(id: number): void {
+    const stream = this.#streams.get(id);
+    if (stream === undefined) return;
     this.#streams.delete(id);
+    this.#headerBytes -= stream.headerBytes;
   }
 
   async #take(frame: f.Frame, headers: HeaderReader): Promise<void> {
@@ -174,14 +194,14 @@ export class SpdySession {
     switch (kind) {
       case f.SYN_STREAM: {
         const id = idOf(payload);
-        await this.#opened(id, await headers.read(payload.subarray(10)));
+        await this.#opened(id, await this.#headers(payload.subarray(10), headers));
         const stream = this.#streams.get(id);
         if (stream !== undefined && (flags & f.FLAG_FIN) !== 0) onPeerEnd(stream);
         return;
       }
       case f.SYN_REPLY:
       case f.HEADERS: {
-        await headers.read(payload.subarray(4)); // all blocks are one compressed stream: none may be skipped
+        await this.#headers(payload.subarray(4), headers); // all blocks are one compressed stream: none may be skipped
         if (kind === f.SYN_REPLY) this.#replies.get(idOf(payload))?.resolve();
         return;
       }
@@ -198,17 +218,32 @@ export class SpdySession {
     }
   }
 
+  async #headers(block: Buffer, reader: HeaderReader): Promise<Headers> {
+    const headers = await reader.read(block);
+    const frames = blockFrames + Math.ceil(reader.blockBytes / frameOfBytes);
+    if (this.#pace.isSpent(frames)) await this.#pace.rest();
+    return headers;
+  }
+
   async #opened(id: number, headers: Headers): Promise<void> {
     if (id <= this.#lastPeerId) throw new Error(`SPDY stream ${id} after ${this.#lastPeerId}`);
     this.#lastPeerId = id;
-    if (this.#streams.size >= streamsMax) {
+    const isFull = this.#headerBytes + bytesOf(headers) > headerBytesMax;
+    if (this.#streams.size >= streamsMax || isFull) {
       return this.wire.send(f.controlFrame(f.RST_STREAM, [id, REFUSED_STREAM]));
     }
     const stream = new SpdyStream(id, headers, this);
-    this.#streams.set(id, stream);
+    this.#add(stream);
     await this.wire.send(f.controlFrame(f.SYN_REPLY, [id], this.#writer.block({})));
     this.#onStream(stream);
   }
+}
+
+function bytesOf(headers: Headers): number {
+  return Object.entries(headers).reduce(
+    (sum, [name, value]) => sum + name.length + value.length,
+    0,
+  );
 }
 
 function connectionEnded(): Error {

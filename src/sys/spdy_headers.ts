@@ -56,8 +56,9 @@ export class HeaderWriter {
   }
 }
 
-/** A header block has at most this many bytes after decompression. */
-const blockBytesMax = 64 << 10;
+/** Bytes of a header block after decompression, and its headers: kubelets and clients send three in 100 bytes. */
+const blockBytesMax = 8 << 10;
+const headersMax = 64;
 
 /** Reads header blocks in the order in which they were received; calls of read() must not overlap. */
 export class HeaderReader implements Disposable {
@@ -92,6 +93,11 @@ export class HeaderReader implements Disposable {
     return pairsOf(Buffer.concat(this.#chunks));
   }
 
+  /** Of the block that was read last, after decompression. */
+  get blockBytes(): number {
+    return this.#bytes;
+  }
+
   [Symbol.dispose](): void {
     this.#inflate.destroy();
   }
@@ -106,7 +112,11 @@ function pairsOf(plain: Buffer): Headers {
     at += 4 + length;
     return plain.toString("latin1", at - length, at);
   };
-  for (let left = plain.readUInt32BE(0); left > 0; left--) {
+  const count = plain.readUInt32BE(0);
+  if (count > headersMax) {
+    throw new Error(`a SPDY header block of ${count} headers: at most ${headersMax}`);
+  }
+  for (let left = count; left > 0; left--) {
     const name = text().toLowerCase();
     headers[name] = text();
   }

@@ -7,6 +7,7 @@ import {
   controlFrame,
   dataHead,
   FrameReader,
+  GOAWAY,
   openingFrame,
   PING,
 } from "../../../src/sys/spdy_frames.ts";
@@ -16,6 +17,7 @@ import {
   HeaderWriter,
   spdyDictionary,
 } from "../../../src/sys/spdy_headers.ts";
+import { until } from "../../expect.ts";
 import { collected, played, seeded, wirePair } from "../../stream/wires.ts";
 
 /** Both sides of a session, and the streams that the server was told of. */
@@ -67,7 +69,13 @@ describe("headers", () => {
     expect(other.read(block)).rejects.toThrow("cut off");
   });
 
-  test("a block that grows beyond 64 KiB is refused", async () => {
+  test("a block of more than 64 headers is refused", async () => {
+    using reader = new HeaderReader();
+    const many = Object.fromEntries(Array.from({ length: 65 }, (_, index) => [`n${index}`, ""]));
+    expect(reader.read(new HeaderWriter().block(many))).rejects.toThrow("65 headers: at most 64");
+  });
+
+  test("a block that grows beyond 8 KiB is refused", async () => {
     using reader = new HeaderReader();
     const deflate = createDeflate({ dictionary: spdyDictionary() });
     const chunks: Buffer[] = [];
@@ -76,7 +84,7 @@ describe("headers", () => {
       deflate.write(Buffer.alloc(10 << 20));
       deflate.flush(constants.Z_SYNC_FLUSH, () => resolve());
     });
-    expect(reader.read(Buffer.concat(chunks))).rejects.toThrow("65536 bytes");
+    expect(reader.read(Buffer.concat(chunks))).rejects.toThrow("8192 bytes");
   });
 });
 
@@ -175,6 +183,48 @@ describe("a session", () => {
     await Promise.all(ends);
     expect(await read).toBe("");
     expect(stream.gone.aborted).toBe(true);
+  });
+
+  test("streams that nobody reads hold 2 MiB together, and the others go on when one is discarded", async () => {
+    const { client, opened, ends, close } = sessions();
+    const streams = [];
+    for (let count = 0; count < 20; count++) streams.push(await client.open({}));
+    let sent = 0;
+    const part = Buffer.alloc(200 << 10);
+    const sending = (async () => {
+      for (const stream of streams) await stream.write(part).then(() => sent++);
+    })();
+    await until("the queues are full", () => sent >= 10);
+    await Bun.sleep(20);
+    expect(sent).toBeLessThan(14);
+    for (const { inbox } of opened) inbox.discard();
+    await sending;
+    close();
+    await Promise.all(ends);
+  });
+
+  test("streams are refused when the headers of those that are open have 256 KiB", async () => {
+    const { client, opened, ends, close } = sessions();
+    const large = { streamtype: "x".repeat(8_000) };
+    const refused: string[] = [];
+    for (let count = 0; count < 40; count++) {
+      await client.open(large).catch((error: unknown) => refused.push(String(error)));
+    }
+    expect(opened).toHaveLength(32);
+    await opened[0]!.reset();
+    await client.open(large);
+    expect(refused).toHaveLength(8);
+    close();
+    await Promise.all(ends);
+  });
+
+  test("a header block over the limit ends it with GOAWAY", async () => {
+    const block = new HeaderWriter().block({ name: "x".repeat(9_000) });
+    const wire = played(openingFrame(1, block));
+    expect(await new SpdySession(wire, () => {}).run().then(String, String)).toContain(
+      "8192 bytes",
+    );
+    expect(wire.sent).toEqual([controlFrame(GOAWAY, [0, 1])]);
   });
 
   test("more than 1000 streams at a time are refused, one by one", async () => {

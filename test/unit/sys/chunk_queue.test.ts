@@ -1,6 +1,6 @@
 // Tests that neither side of a queue waits for the other once one of them has ended it.
 import { expect, test } from "bun:test";
-import { ChunkQueue } from "../../../src/sys/chunk_queue.ts";
+import { ChunkQueue, QueueBudget } from "../../../src/sys/chunk_queue.ts";
 
 const full = Buffer.alloc(256 << 10);
 
@@ -40,6 +40,25 @@ test("discard releases a put and a reader that wait, and drops what is queued", 
   const read = bytesIn(empty);
   empty.discard();
   expect(await read).toBe(0);
+});
+
+test("queues with one budget wait for each other, and not for one that has ended", async () => {
+  const budget = new QueueBudget(2 * full.length);
+  const [one, other, third] = [1, 2, 3].map(() => new ChunkQueue(budget)) as [
+    ChunkQueue,
+    ChunkQueue,
+    ChunkQueue,
+  ];
+  const part = full.subarray(0, 200 << 10);
+  await one.put(part);
+  await other.put(part);
+  const put = third.put(part).then(() => "put");
+  expect(await Promise.race([put, Bun.sleep(1).then(() => "waits")])).toBe("waits");
+  one.discard();
+  expect(await put).toBe("put");
+  const last = other.put(part).then(() => "put");
+  other.end();
+  expect(await last).toBe("put");
 });
 
 test("a reader that leaves releases a put that waits", async () => {

@@ -1,8 +1,9 @@
-// Measures what each kind of bad neighbour does to a quiet pod: `bun test/neighbours.ts [--only NAME[,NAME]] [--seconds 10]
-// [--rounds 3] [--settle 60] [--binary PATH] [--json FILE] [--containers 110] [--list] [--again]`. A fresh daemon with the quiet pod
-// meets one after the other; lag is that of CRI Version, less that of a bare server of the same executable beside it. Exit
-// code 1: a limit of test/neighbours_limits.ts is crossed. Results of the same executable are kept in
-// test/.cache/neighbours.json, so that an interrupted run continues. Needs root and the built executable.
+// Measures what each kind of bad neighbour does to a quiet pod: `bun test/neighbours.ts [--only NAME[,NAME]]
+// [--seconds 10] [--rounds 3] [--settle 60] [--binary PATH] [--json FILE] [--containers 110] [--list] [--again]`. A fresh
+// daemon with the quiet pod meets one after the other; lag is that of CRI Version, less that of a bare server of the
+// same executable beside it. Exit code 1: a limit of test/neighbours_limits.ts is crossed. Results of the same
+// executable are kept in test/.cache/neighbours.json, so that an interrupted run continues; SIGINT ends a run after its
+// attack. Needs root and the built executable.
 import { writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import process from "node:process";
@@ -83,7 +84,10 @@ async function main(): Promise<number> {
   const found = resumed(file, fresh, { again: values.again, program: binary });
   const run =
     JSON.stringify(found.plan) === JSON.stringify(plan) ? found : { ...found, plan, done: [] };
+  let isInterrupted = false;
+  process.once("SIGINT", () => (isInterrupted = true));
   for (const attack of all) {
+    if (isInterrupted) break;
     if (run.done.some(({ name }) => name === attack.name)) continue;
     console.error(`${attack.name}: ${attack.about}`);
     const done = await attackOnce(attack, plan, binary).catch((error: unknown) => messageOf(error));

@@ -117,7 +117,13 @@ const badIndex = (serial: number) => {
 const longBytes = 7 << 20;
 
 const badManifestIndex = (serial: number) => {
-  const text = `{"schemaVersion":2,"mediaType":"${mediaTypes.index}","annotations":{"n":"${serial}"},"manifests":[${items((4 << 20) - 2_000, () => "{}")}]}`;
+  const index = {
+    schemaVersion: 2,
+    mediaType: mediaTypes.index,
+    annotations: { serial: `${serial}` },
+  };
+  const manifests = items((4 << 20) - 2_000, () => "{}");
+  const text = `${JSON.stringify(index).slice(0, -1)},"manifests":[${manifests}]}`;
   return { top: blob(mediaTypes.index, text), parts: [] };
 };
 

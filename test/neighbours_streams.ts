@@ -8,6 +8,7 @@ import { messageOf } from "../src/base/errors.ts";
 import { openSpdy } from "../src/cli/stream_client.ts";
 import type { SpdySession } from "../src/sys/spdy.ts";
 import { type Attack, type Attacker, engine, type Stage } from "./neighbours_stage.ts";
+import { converse } from "./stream_client.ts";
 
 const nothing = { [Symbol.asyncDispose]: async () => {} };
 const protocol = "portforward.k8s.io";
@@ -16,6 +17,7 @@ const closedPort = 1;
 /** More than a queue of a stream takes. */
 const underWay = Buffer.alloc(300 << 10);
 const sessionsAtOnce = 25;
+const stuckMs = 500;
 
 type Target = "pod" | "container";
 
@@ -91,49 +93,73 @@ async function openAll(stage: Stage, most: number) {
   return { count: sessions.length, refused, close };
 }
 
-type Ending = (session: SpdySession) => Promise<void>;
+/** Opens a session, and ends it badly. @throws Error when it is refused. */
+type Ending = (stage: Stage) => Promise<void>;
+
+/** Writes that may wait for ever, where the daemon takes no more. */
+async function stuck(act: () => Promise<unknown>): Promise<void> {
+  await Promise.race([act().catch(() => {}), sleep(stuckMs)]);
+}
+
+async function cutOffForward(stage: Stage, act: (session: SpdySession) => Promise<unknown>) {
+  const session = await openForward(stage);
+  session.run().catch(() => {});
+  await stuck(() => act(session));
+  session.wire.close();
+}
 
 /** A data stream whose error stream never comes, with bytes that nobody takes. */
-const withoutError: Ending = async (session) => {
-  const data = await session.open({ streamtype: "data", port: String(closedPort), requestid: "0" });
-  await data.write(underWay);
-};
+const withoutError: Ending = (stage) =>
+  cutOffForward(stage, async (session) => {
+    const headers = { streamtype: "data", port: String(closedPort), requestid: "0" };
+    await (await session.open(headers)).write(underWay);
+  });
 
 /** A forward to a closed port while more is under way than a queue takes. */
-const toClosedPort: Ending = async (session) => {
-  const headers = { port: String(closedPort), requestid: "0" };
-  const error = await session.open({ ...headers, streamtype: "error" });
-  await error.end();
-  const data = await session.open({ ...headers, streamtype: "data" });
-  await data.write(underWay);
-  await data.write(underWay);
+const toClosedPort: Ending = (stage) =>
+  cutOffForward(stage, async (session) => {
+    const headers = { port: String(closedPort), requestid: "0" };
+    const error = await session.open({ ...headers, streamtype: "error" });
+    await error.end();
+    const data = await session.open({ ...headers, streamtype: "data" });
+    await data.write(underWay);
+    await data.write(underWay);
+  });
+
+/** A command that never reads its input, over either protocol. */
+const unreadInput: Ending = async ({ daemon, container }) => {
+  const asked = { stdin: true, stdout: true };
+  const request = { container_id: container, cmd: ["sleep", "1000"], ...asked };
+  const { url } = await daemon.client.Exec(request);
+  const talk = await converse(url, asked, Math.random() < 0.5 ? "SPDY" : "WebSocket");
+  talk.end.catch(() => {});
+  await stuck(async () => {
+    for (let count = 0; count < 4; count++) await talk.type(underWay);
+  });
+  talk.vanish();
 };
 
+type Sessions = { name: string; about: string; atOnce: number; one: Ending };
+
 /** Sessions that end badly: each gives its slot back, so that none of the next is refused. */
-function sessions(name: string, about: string, act: Ending): Attack {
+function sessions({ name, about, atOnce, one }: Sessions): Attack {
   const prepare = async (stage: Stage): Promise<Attacker> => {
     let made = 0;
-    let refused = 0;
-    const one = async () => {
-      const session = await openForward(stage).catch(() => undefined);
-      if (session === undefined) {
-        refused++;
-        await sleep(100);
-        return;
-      }
-      session.run().catch(() => {});
-      // Its writes wait for ever where the daemon takes no more.
-      await Promise.race([act(session).catch(() => {}), sleep(500)]);
-      session.wire.close();
+    const refused: string[] = [];
+    const next = async () => {
       made++;
+      await one(stage).catch((error: unknown) => refused.push(messageOf(error)));
     };
     const attack = async (seconds: number) => {
-      for (const end = performance.now() + seconds * 1000; performance.now() < end;)
-        await Promise.all(Array.from({ length: sessionsAtOnce }, one));
+      for (const end = performance.now() + seconds * 1000; performance.now() < end;) {
+        const failed = refused.length;
+        await Promise.all(Array.from({ length: atOnce }, next));
+        if (refused.length > failed) await sleep(100);
+      }
     };
     const check = async () => {
-      const words = `${refused} sessions are refused after ${made}`;
-      return { faults: refused > 0 ? [words] : [], notes: [words] };
+      const words = `${refused.length} of ${made} sessions are refused: ${refused.at(-1) ?? ""}`;
+      return { faults: refused.length > 0 ? [words] : [], notes: [words] };
     };
     return { attack, check, ...nothing };
   };
@@ -193,12 +219,24 @@ export const streamAttacks: Attack[] = [
     async ({ metricsPort }) => metricsPort,
   ),
   flooding("spdy-headers", "A5", "SPDY header blocks that inflate to 64 KiB each", "pod"),
-  sessions(
-    "forward-without-error",
-    "port-forwards without their error stream, cut off",
-    withoutError,
-  ),
-  sessions("forward-closed-port", "port-forwards to a closed port, cut off", toClosedPort),
+  sessions({
+    name: "forward-without-error",
+    about: "port-forwards without their error stream, cut off",
+    atOnce: sessionsAtOnce,
+    one: withoutError,
+  }),
+  sessions({
+    name: "forward-closed-port",
+    about: "port-forwards to a closed port, cut off",
+    atOnce: sessionsAtOnce,
+    one: toClosedPort,
+  }),
+  sessions({
+    name: "exec-unread-input",
+    about: "execs that do not read their input, cut off",
+    atOnce: 4,
+    one: unreadInput,
+  }),
   unusedUrls,
   idleSessions,
   flooding("big-execs", "A5", "20 ExecSync at once with 16 MiB of output each", "container"),

@@ -128,7 +128,7 @@ export function pipeBytes(pid: number, descriptor: number | string): number {
   }
 }
 
-/** Returns the capacity of all pipes and FIFOs that the processes have open, in bytes: the kernel charges them to root. */
+/** Returns the capacity of all pipes and FIFOs that the processes have open, which the kernel charges to root. */
 export function pipesHeld(pids: number[]): number {
   const seen = new Map<string, number>();
   for (const pid of pids) {

@@ -19,7 +19,7 @@ export async function withAdvice<T>(
 
 async function advised(client: Client, image: string, error: unknown): Promise<CriError> {
   const code = codeOf(error);
-  if (code === "CANCELLED" || code === "INVALID_ARGUMENT") {
+  if (!isOfRegistry(messageOf(error))) {
     return new CriError(code, messageOf(error), { cause: error });
   }
   // Without the daemon there is no list, and the error has said so.
@@ -27,6 +27,11 @@ async function advised(client: Client, image: string, error: unknown): Promise<C
   const names = images.flatMap(({ repo_tags }) => repo_tags ?? []);
   const message = `${messageOf(error)}; ${pullAdvice(image, names)}`;
   return new CriError(code, message, { cause: error });
+}
+
+/** True for a request that no registry has answered as it should, in the words of registry/failover.ts. */
+export function isOfRegistry(message: string): boolean {
+  return /\bcannot get /.test(message);
 }
 
 /** present: the names of the node's images. Pure. */

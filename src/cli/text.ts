@@ -1,5 +1,6 @@
 // Formats tables, ids, times, sizes and JSON like crictl. Pure.
 import type Long from "long";
+import { byteText } from "../base/byte_text.ts";
 import { toBigInt } from "../base/int64.ts";
 import { exactIntegers, jsonText, trustedJsonValue } from "../base/json.ts";
 import { printable } from "../base/text.ts";
@@ -69,13 +70,9 @@ export function age(atNs: Long | number | null | undefined, nowMs: number = Date
   return `${count} ${unit}${count === 1 ? "" : "s"} ago`;
 }
 
-/** Formats bytes in decimal units with three significant digits: 4.26MB. */
+/** Formats bytes as 4.26MB. */
 export function size(bytes: Long | number | bigint | null | undefined): string {
-  let value = Number(typeof bytes === "bigint" ? bytes : toBigInt(bytes));
-  const units = ["B", "kB", "MB", "GB", "TB", "PB"];
-  let unit = 0;
-  for (; value >= 1000 && unit < units.length - 1; unit++) value /= 1000;
-  return `${Number(value.toPrecision(3))}${units[unit]}`;
+  return byteText(typeof bytes === "bigint" ? bytes : toBigInt(bytes));
 }
 
 /** Formats nanoseconds since the epoch in the terminal's time zone. */

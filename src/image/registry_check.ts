@@ -1,6 +1,7 @@
 // Checks the upstreams of an image in the order of a pull, and reports how each responds. Keeps nothing.
 import { URL } from "node:url";
 import { throwIfAborted } from "../base/abort.ts";
+import { byteText } from "../base/byte_text.ts";
 import { codeOf, messageOf, type ErrorCode } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
 import { fetchBlob, fetchManifest } from "../registry/distribution.ts";
@@ -74,7 +75,7 @@ async function check(session: PullSession, upstream: Upstream, o: Check): Promis
     const { config, layers } = await imageManifest(session, top, { what: o.ref.name, signal });
     await fetchBlob(session, config, { bytesMax: configBytesMax, signal });
     const bytes = layers.reduce((sum, { size }) => sum + (size ?? 0), 0);
-    const detail = `has ${digest}, ${layers.length} layers of ${bytes} bytes`;
+    const detail = `has ${digest}, ${layers.length} layers of ${byteText(bytes)}`;
     return { code: "OK", detail, digest };
   } catch (error) {
     throwIfAborted(o.ref.name, o.signal);

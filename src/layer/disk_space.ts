@@ -1,16 +1,18 @@
 // Checks for free disk space before layers are written, and names the disk that is full in a failure.
 import { statfs } from "node:fs/promises";
+import { byteText } from "../base/byte_text.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { isAlmostFull } from "../sys/free_space.ts";
 
 /**
- * use: continues "no space left: …" and is followed by the number of bytes.
+ * use: continues "no space left on the disk of graph: …" and is followed by the size.
  * @throws CriError RESOURCE_EXHAUSTED when the folder's file system has fewer bytes free.
  */
 export async function assertDiskSpace(folder: string, bytes: bigint, use: string): Promise<void> {
   const { blocks, bavail, bsize } = await statfs(folder, { bigint: true });
   if (blocks === 0n || bytes <= bavail * bsize) return; // 0 blocks: the file system reports no sizes
-  const message = `no space left: ${use} ${bytes} bytes, and ${folder} has ${bavail * bsize} free`;
+  const free = byteText(bavail * bsize);
+  const message = `no space left on the disk of graph: ${use} ${byteText(bytes)}, and ${folder} has ${free} free; ${mends.graph}`;
   throw new CriError("RESOURCE_EXHAUSTED", message);
 }
 

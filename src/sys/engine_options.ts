@@ -23,6 +23,8 @@ const options: Readonly<Record<string, string>> = {
   BUN_JSC_thresholdForOptimizeAfterWarmUp: "6000",
   BUN_JSC_thresholdForOptimizeAfterLongWarmUp: "6000",
   BUN_JSC_thresholdForOptimizeSoon: "6000",
+  // 30 by default: a registry whose address has changed would not be found for so long.
+  BUN_CONFIG_DNS_TIME_TO_LIVE_SECONDS: "1",
 };
 /** Set for the second start, so that there is no third. */
 const marker = "ISULAD_ENGINE_OPTIONS";

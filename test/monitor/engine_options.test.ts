@@ -19,6 +19,8 @@ test("daemon and monitor run with the engine's options, and pass none of them on
   for (const environment of [pid, monitor].map(environmentOf)) {
     expect(environment.get("MIMALLOC_PURGE_DELAY")).toBe("1000");
     expect(environment.get("ISULAD_ENGINE_OPTIONS")).toBe("set");
+    // A registry that has moved is found within two seconds, not thirty.
+    expect(environment.get("BUN_CONFIG_DNS_TIME_TO_LIVE_SECONDS")).toBe("1");
   }
   expect(environmentOf(pid).get("BUN_JSC_thresholdForOptimizeSoon")).toBe("700");
   expect(Number(readFileSync(join(daemon.dir, "isulad.pid"), "utf8"))).toBe(pid);

@@ -156,6 +156,7 @@ async function startParts(
   isServing = true;
   detectFeatures(context.handlers, log);
   reportPrograms(config, log);
+  context.health.problems().catch(() => {}); // logs what keeps pods from starting
   stack.use(startSweeps(context)); // after NRI: the plugins must learn of the pods that it ends
   return context;
 }

@@ -16,7 +16,7 @@ import { join } from "node:path";
 import * as v from "valibot";
 import type { Config } from "./base/config.ts";
 import { outputsFolder } from "./monitor_client/exec_output.ts";
-import { CriError, errnoOf, messageOf } from "./base/errors.ts";
+import { CriError, errnoOf, isReadOnlyDisk, messageOf } from "./base/errors.ts";
 import { jsonText, trustedJsonValue } from "./base/json.ts";
 import { checked } from "./base/schema.ts";
 import { netnsPrefix } from "./node/namespaces.ts";
@@ -44,10 +44,19 @@ export async function claimFolders(config: Config, stack: AsyncDisposableStack):
   await refuseAlien(config.graph);
   stack.use(lockFolder(config.graph, "graph"));
   const instance = await claimGraph(config.graph);
-  await removeTree(outputsFolder(config.graph)); // of a daemon that was killed
-  closeFolder(config.graph, "graph");
+  await removeTree(outputsFolder(config.graph)).catch(unlessReadOnly); // of a daemon that was killed
+  try {
+    closeFolder(config.graph, "graph");
+  } catch (error) {
+    unlessReadOnly(error);
+  }
   closeFolder(config.state, "state");
   return instance;
+}
+
+/** On a disk that has become read-only, the daemon serves the pods that run; the health check says so. */
+function unlessReadOnly(error: unknown): void {
+  if (!isReadOnlyDisk(error)) throw error;
 }
 
 /** @throws CriError FAILED_PRECONDITION when it cannot be made. */

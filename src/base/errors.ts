@@ -73,3 +73,11 @@ export function errnoOf(error: unknown): string | undefined {
   const code = error instanceof Error ? (error as NodeJS.ErrnoException).code : undefined;
   return typeof code === "string" && /^E[A-Z0-9]+$/.test(code) ? code : undefined;
 }
+
+/** True if a write failed, or one of the causes of an error did, because the file system is read-only. */
+export function isReadOnlyDisk(error: unknown): boolean {
+  for (let one = error; one instanceof Error; one = one.cause) {
+    if (errnoOf(one) === "EROFS" || one.message.includes("EROFS")) return true;
+  }
+  return error instanceof SuppressedError && isReadOnlyDisk(error.suppressed);
+}

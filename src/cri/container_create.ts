@@ -53,6 +53,7 @@ export async function createContainer(
   if (isInGuest(handler)) checkGuestMounts(config.mounts ?? []);
   getHandler(context, config.image!.runtime_handler ?? "");
   const image = getImage(context, config.image!.image!);
+  await context.health.requireWritableGraph();
   const name = containerName(config, sandbox.config);
   const id = await context.making.join(name, call.signal, async () => {
     const resolved = withImageRefs(context, config);

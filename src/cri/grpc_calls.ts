@@ -104,6 +104,7 @@ async function answer<Handler>(
     // Undefined, which a handler may throw, would count as success.
     started.end(error ?? new CriError("INTERNAL", `${name} failed without an error`));
     rpc.failures.add(context, { call: name, request, error });
+    context.health.noteFailure(error);
     return statusOf(error);
   }
 }

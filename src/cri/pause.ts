@@ -3,7 +3,9 @@
 // pod-sandbox-image is set.
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { isReadOnlyDisk, messageOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
+import { isRootMounted } from "../layer/rootfs.ts";
 import { lookupContainer } from "../node/container_lookup.ts";
 import { makePauseRootfs, pauseImage } from "../node/pause_rootfs.ts";
 import { podHostname } from "../node/pod_files.ts";
@@ -90,5 +92,12 @@ export async function removePause(context: Context, sandbox: Sandbox): Promise<v
     : {};
   await removeFromRuntime(context, sandbox, paths);
   await removeTree(stdioFolder(context, id));
-  await context.images.unmountRootfs(context.sandboxes.folderOf(id));
+  const folder = context.sandboxes.folderOf(id);
+  try {
+    await context.images.unmountRootfs(folder);
+  } catch (error) {
+    // It is unmounted before anything is removed; the rest goes with the sandbox's folder.
+    if (!isReadOnlyDisk(error) || isRootMounted(folder)) throw error;
+    context.log.warn("files of a pause container stay", { sandbox: id, error: messageOf(error) });
+  }
 }

@@ -62,6 +62,7 @@ export async function runPodSandbox(
   await handler.refresh();
   const handlerName = runtimeHandler || context.config.defaultRuntime;
   requireInstalled(handlerName, handler);
+  await context.health.requireWritableGraph();
   checkNamespaces(context, config, handler);
   if (isInGuest(handler)) {
     checkGuestPod(config, { handler: handlerName, ...guestTraits(handler.command.shim!) });

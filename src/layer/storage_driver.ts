@@ -61,7 +61,7 @@ async function keepDriver(
 ): Promise<Pick<Storage, "driver" | "problem">> {
   const wasNative = driver === "auto" && (await hasNativeLayer(folder));
   const kept = wasNative ? "native" : "overlay2";
-  const message = `no space left for a trial overlay mount, using ${kept} until the next start`;
+  const message = `no trial overlay mount is possible now, using ${kept} until the next start`;
   log.warn(message, { folder, problem });
   return wasNative ? { driver: kept, problem } : { driver: kept };
 }

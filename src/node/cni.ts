@@ -11,7 +11,7 @@
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { afterGrace, throwIfAborted } from "../base/abort.ts";
-import { CriError, messageOf } from "../base/errors.ts";
+import { CriError, isReadOnlyDisk, messageOf } from "../base/errors.ts";
 import { Gate } from "../base/gate.ts";
 import type { Log } from "../base/log.ts";
 import { jsonText } from "../base/json.ts";
@@ -267,7 +267,13 @@ export class CniNetwork implements AsyncDisposable {
       const fields = { sandbox, error: messageOf(error), kept };
       log.error("CNI DEL abandoned: free the sandbox's addresses manually", fields);
     }
-    await removeCache(cacheDir, target.id);
+    try {
+      await removeCache(cacheDir, target.id);
+    } catch (error) {
+      if (!isReadOnlyDisk(error)) throw error;
+      // The network is released. A later sweep runs DEL once more and removes the cache.
+      log.warn("CNI DEL is done, but its cache stays", { sandbox, error: messageOf(error) });
+    }
   }
 
   /** Has del() abandon the pod's DEL when it fails next. @throws CriError FAILED_PRECONDITION unless it has failed. */

@@ -1,11 +1,14 @@
 // Checks whether pods can run: the default runtime, the monitor, and the graph folder.
 // Decision: a full disk is no problem here. A kubelet stops its pods' synchronization while the runtime is not
 // ready, and with it the removal of pods and images that would make room; it learns of the disk by ImageFsInfo.
+// Decision: a read-only disk is one. Nothing can be made or removed there; what runs goes on and can be stopped. A node
+// that works is not written to for the check: only after a write has failed, a file is written until that succeeds.
 import { constants } from "node:fs";
-import { access } from "node:fs/promises";
+import { access, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { inTime } from "../base/abort.ts";
-import { errnoOf, messageOf } from "../base/errors.ts";
+import { CriError, errnoOf, isReadOnlyDisk, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 
 /**
@@ -17,9 +20,15 @@ const usualTimes = { freshMs: 3_000, partMs: 2_000, silentMs: 10_000 };
 
 export type Problem = {
   /** CRI's reason of a condition. */
-  reason: "RuntimeMissing" | "MonitorNotResponding" | "GraphNotUsable";
+  reason: "RuntimeMissing" | "MonitorNotResponding" | "GraphNotUsable" | "GraphReadOnly";
   message: string;
 };
+
+/** Folders of graph that may be file systems of their own. */
+const graphFolders = ["containers", "sandboxes", "images", "layers"];
+const probeFile = ".write-check.tmp";
+const readOnlyCure =
+  "no pod can be made or removed; those that run go on and can be stopped. After a disk error (see the kernel's log) run fsck, then mount it read-write";
 
 /** Parts of the daemon's context; handlers: the default one is under "". */
 type Parts = {
@@ -37,6 +46,10 @@ export class Health {
   #logged = "";
   /** Parts without an answer since an earlier check: a second access would wait, too. */
   readonly #waiting = new Map<string, { done: Promise<void>; sinceMs: number }>();
+  /** Set while a disk may refuse writes though its folders look writable, as ext4 does after an error. */
+  #isSuspect = false;
+  /** As the last check has found the graph folder. */
+  #isReadOnly = false;
 
   constructor(context: () => Parts, times = usualTimes) {
     this.#times = times;
@@ -63,15 +76,33 @@ export class Health {
     }
   }
 
+  /**
+   * Refuses a call that makes something in the graph folder while its disk is known to be read-only: each attempt would
+   * leave a record that cannot be removed. @throws CriError FAILED_PRECONDITION
+   */
+  async requireWritableGraph(): Promise<void> {
+    if (!this.#isReadOnly) return;
+    const problem = (await this.problems()).find(({ reason }) => reason === "GraphReadOnly");
+    if (problem !== undefined) throw new CriError("FAILED_PRECONDITION", problem.message);
+  }
+
+  /** Has the next check write to the graph folder, if a call has failed because a disk is read-only. */
+  noteFailure(error: unknown): void {
+    if (this.#isSuspect || !isReadOnlyDisk(error)) return;
+    this.#isSuspect = true;
+    this.#problems = undefined;
+  }
+
   async #check(): Promise<Problem[]> {
     const { graph } = this.#context().config;
-    const accessGraph = () => access(graph, constants.W_OK);
+    const accessGraph = () => this.#accessGraph(graph);
     const found = await Promise.all([
       this.#part("RuntimeMissing", "the default runtime", () => this.#checkRuntime()),
       this.#part("MonitorNotResponding", "the monitor", () => this.#pingMonitor()),
       this.#part("GraphNotUsable", `the graph folder ${graph}`, accessGraph),
     ]);
     const problems = found.filter((problem) => problem !== undefined);
+    this.#isReadOnly = problems.some(({ reason }) => reason === "GraphReadOnly");
     this.#log(problems);
     return problems;
   }
@@ -87,6 +118,12 @@ export class Health {
       await inTime(waiting.done, what, this.#times.partMs);
       return undefined;
     } catch (error) {
+      if (isReadOnlyDisk(error)) {
+        return {
+          reason: "GraphReadOnly",
+          message: `${what}: ${messageOf(error)}: ${readOnlyCure}`,
+        };
+      }
       if (!this.#waiting.has(reason)) return { reason, message: `${what}: ${messageOf(error)}` };
       const { silentMs } = this.#times;
       if (performance.now() - waiting.sinceMs < silentMs) return undefined;
@@ -99,6 +136,20 @@ export class Health {
     const waiting = { done, sinceMs: performance.now() };
     this.#waiting.set(reason, waiting);
     return waiting;
+  }
+
+  async #accessGraph(graph: string): Promise<void> {
+    await access(graph, constants.W_OK);
+    for (const name of graphFolders) {
+      await access(join(graph, name), constants.W_OK).catch((error: unknown) => {
+        if (errnoOf(error) !== "ENOENT") throw error; // it is made when it is needed
+      });
+    }
+    if (!this.#isSuspect) return;
+    const probe = join(graph, probeFile);
+    await writeFile(probe, "", { mode: 0o600 });
+    await rm(probe, { force: true });
+    this.#isSuspect = false;
   }
 
   async #pingMonitor(): Promise<void> {

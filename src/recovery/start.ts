@@ -1,7 +1,7 @@
 // Reconciles the records of an earlier daemon with this boot, before the monitor is connected.
 import { join } from "node:path";
 import { nowNs } from "../base/clock.ts";
-import { messageOf } from "../base/errors.ts";
+import { isReadOnlyDisk, messageOf } from "../base/errors.ts";
 import { logFailure } from "../base/log.ts";
 import { undoContainer } from "../cri/container_create.ts";
 import type { Context } from "../cri/context.ts";
@@ -86,6 +86,7 @@ function openPassages(context: Context): void {
   try {
     usernsAccess.restore(gids);
   } catch (error) {
+    if (gids.size === 0 && isReadOnlyDisk(error)) return;
     if (gids.size === 0) throw error;
     const fields = { pods: gids.size, error: messageOf(error) };
     log.error("containers of pods with a user namespace cannot be started", fields);

@@ -1,5 +1,5 @@
 // Wraps system calls on paths and file systems that node:fs does not have.
-import { constants } from "node:fs";
+import { constants, existsSync } from "node:fs";
 import { errnoOf } from "../base/errors.ts";
 import { Descriptor } from "./descriptor.ts";
 import { check, libc, z } from "./libc.ts";
@@ -105,8 +105,14 @@ export function syncfs({ fd }: Descriptor): void {
 
 /** Opens or creates a file and locks it while it is open; undefined when another process has the lock. */
 export function openLocked(path: string): Descriptor | undefined {
-  const { O_WRONLY, O_APPEND, O_CREAT } = constants;
-  return locked(Descriptor.open(path, O_WRONLY | O_APPEND | O_CREAT, 0o600), path);
+  const { O_RDONLY, O_WRONLY, O_APPEND, O_CREAT } = constants;
+  try {
+    return locked(Descriptor.open(path, O_WRONLY | O_APPEND | O_CREAT, 0o600), path);
+  } catch (error) {
+    // On a disk that has become read-only, an earlier lock file can be locked all the same.
+    if (errnoOf(error) !== "EROFS" || !existsSync(path)) throw error;
+    return locked(Descriptor.open(path, O_RDONLY), path);
+  }
 }
 
 /** As openLocked(), for a folder. */

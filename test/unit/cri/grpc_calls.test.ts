@@ -23,6 +23,7 @@ function fixture() {
   const calls = { count: 0, running: 0 };
   const nothing = { listed: () => undefined };
   const context = {
+    health: { noteFailure: () => {} },
     config: { maxSendBytes: 16 << 20 },
     log,
     calls,

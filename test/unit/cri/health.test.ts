@@ -1,6 +1,6 @@
 // Tests the health check and everything that shows it: RuntimeReady, grpc.health.v1 and /readyz.
 import { afterAll, describe, expect, test } from "bun:test";
-import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { CriError } from "../../../src/base/errors.ts";
@@ -93,6 +93,26 @@ const faults: [string, Partial<Node>, string, RegExp][] = [
     /^the graph folder .*none: ENOENT/,
   ],
 ];
+
+test("a disk that refuses writes though its folders look writable is found once a call has failed", async () => {
+  const graph = mkdtempSync(join(dir, "graph-"));
+  const { context, lines } = contextOf({ graph });
+  const { health } = context;
+  expect(await health.problems()).toEqual([]);
+  expect(readdirSync(graph)).toEqual([]); // it does not write to a disk that works
+  const probe = join(graph, ".write-check.tmp");
+  mkdirSync(probe); // stands for a disk that takes no file
+  health.noteFailure(new CriError("INTERNAL", "cannot write", { cause: new Error("ENOSPC") }));
+  await Bun.sleep(times.freshMs + 1);
+  expect(await health.problems()).toEqual([]);
+  health.noteFailure(new CriError("INTERNAL", "x", { cause: new Error("EROFS: mkdir") }));
+  expect(await health.problems()).toMatchObject([{ reason: "GraphNotUsable" }]);
+  rmSync(probe, { recursive: true });
+  await Bun.sleep(times.freshMs + 1);
+  expect(await health.problems()).toEqual([]);
+  expect([readdirSync(graph), lines.length]).toEqual([[], 2]);
+  await health.requireWritableGraph();
+});
 
 describe("Health", () => {
   test("finds nothing on a node that works, and asks once while a result is fresh", async () => {

@@ -43,6 +43,7 @@ beforeAll(async () => {
   const { log } = capturedLog("debug");
   const nothing = { listed: () => undefined };
   const context = {
+    health: { noteFailure: () => {} },
     config: { maxSendBytes: 16 << 20 },
     log,
     calls: { count: 0, running: 0 },

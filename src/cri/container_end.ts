@@ -22,6 +22,8 @@ const killAgainMs = 2_000;
 const SIGKILL = 9;
 /** Between two attempts to send the stop signal while the monitor or the shim cannot be reached. */
 const signalAgainMs = 500;
+/** Between two attempts to end a start. */
+const cancelAgainMs = 500;
 
 /**
  * Sends the stop signal, waits for timeoutMs, then kills. Concurrent callers send one signal, and the
@@ -75,6 +77,27 @@ async function sendStopSignal(
   }
 }
 
+/**
+ * Ends a start under way, for which a runtime may take as long as start-timeout, and waits for its outcome: otherwise
+ * the container could come up after Stop has returned. It may not have reached the monitor yet, hence the repetition.
+ */
+export async function endStart(context: Context, id: string, signal: AbortSignal): Promise<void> {
+  const starting = context.starting.get(id);
+  if (starting === undefined) return;
+  const what = `waiting for the start of container ${id} to end`;
+  // A monitor of an earlier build does not know the call: its start ends by itself.
+  const cancel = () => {
+    context.monitor.call("cancelStart", { id }).catch(() => {});
+  };
+  cancel();
+  const timer = setInterval(cancel, cancelAgainMs);
+  try {
+    await untilAborted(starting, what, signal);
+  } finally {
+    clearInterval(timer);
+  }
+}
+
 /** Repeats SIGKILL until the exit is committed and no process is left. Throws as Stop does. */
 export async function killContainer(
   context: Context,
@@ -83,12 +106,8 @@ export async function killContainer(
 ): Promise<void> {
   const container = context.containers.find(id);
   const paths = container === undefined ? {} : containerCgroup(context, container);
-  const starting = context.starting.get(id);
-  if (starting !== undefined) {
-    // Otherwise the container could come up after Stop has returned.
-    killOnce(paths);
-    await untilAborted(starting, `waiting for the start of container ${id} to end`, signal);
-  }
+  if (context.starting.has(id)) killOnce(paths);
+  await endStart(context, id, signal);
   const deadline = AbortSignal.timeout(context.config.runtimeTimeoutMs);
   while (context.containers.find(id)?.phase.phase === "running") {
     const ended = context.exits.wait(id, killAgainMs, signal);

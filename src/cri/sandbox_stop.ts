@@ -6,7 +6,7 @@ import type {
   StopPodSandboxRequest,
 } from "../proto/types.ts";
 import { ending, tornDown } from "../state/sandbox.ts";
-import { removeContainerRecord, killContainer } from "./container_end.ts";
+import { endStart, killContainer, removeContainerRecord } from "./container_end.ts";
 import type { Call, Context } from "./context.ts";
 import { sandboxFields } from "./log_subject.ts";
 import { containersOf } from "./sandbox_lookup.ts";
@@ -35,7 +35,8 @@ async function stopAlone(context: Context, id: string, signal: AbortSignal): Pro
   if (sandbox === undefined) return;
   await Promise.all(
     containersOf(context, id).map(async (container) => {
-      // Waits for a start under way, which holds the lock; no other begins, as the sandbox is not ready.
+      // A start under way holds the lock; no other begins, as the sandbox is not ready.
+      await endStart(context, container.id, signal);
       using _ = await context.containers.lock(container.id);
       await killContainer(context, container.id, signal);
     }),

@@ -45,6 +45,8 @@ export class Containers {
   /** The runtime's starts under way: a container may end before its start does, and must not be deleted until then. */
   readonly #starting = new Map<string, Promise<unknown>>();
   readonly starts = new PendingStarts();
+  /** End the runtime's calls of a start. */
+  readonly #cancels = new Map<string, AbortController>();
   readonly #held: HeldStarts;
   readonly #terminals: AwaitedTerminals;
   #quiet = false;
@@ -245,10 +247,17 @@ export class Containers {
     throw new CriError("NOT_FOUND", `the start of container ${id} failed while no daemon listened`);
   }
 
+  cancelStart(id: string): void {
+    this.#cancels.get(id)?.abort(new CriError("CANCELLED", `container ${id} is being stopped`));
+  }
+
   async #create(request: StartRequest): Promise<Creation> {
     const { id } = request;
     await this.#forget(id);
+    const cancel = new AbortController();
+    this.#cancels.set(id, cancel);
     return createContainer(request, {
+      signal: cancel.signal,
       ...this.#parts,
       runtimes: this.runtimes,
       endLog: () => this.#endLog(request),
@@ -392,6 +401,7 @@ export class Containers {
   }
 
   async #forget(id: string): Promise<void> {
+    this.#cancels.delete(id);
     await this.#deletions.forget(id);
     this.exits.delete(id);
     await this.#records.remove(id);

@@ -28,13 +28,15 @@ export async function createContainer(
     workers: LogWorkers;
     spawner: Spawner;
     runtimes: Runtimes;
+    /** Ends the runtime's call before its timeout. */
+    signal: AbortSignal;
     /** Completes the container's log. */
     endLog: () => Promise<unknown>;
     /** Removes its records. */
     forget: () => Promise<void>;
   },
 ): Promise<Creation> {
-  const { folder, records, workers, spawner, runtimes } = parts;
+  const { folder, records, workers, spawner, runtimes, signal } = parts;
   using _ = spawner.starting();
   const intent = { pid: 0, pidStartTime: "", startedAtNs: "0", started: false };
   const record: RunRecord = { version: 1, ...request, ...intent };
@@ -51,7 +53,7 @@ export async function createContainer(
     return opened;
   });
   undo.defer(() => runtimes.deleteIfPossible(request));
-  record.pid = await step("runtime-create", () => runtimes.create(request, stdio));
+  record.pid = await step("runtime-create", () => runtimes.create(request, stdio, signal));
   record.pidStartTime = startTime(record.pid) ?? "";
   record.startedAtNs = String(nowNs());
   records.writeRun(record);

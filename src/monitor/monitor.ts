@@ -270,6 +270,7 @@ const handlers: Handlers = {
     result: await withRuntimeTimes(() => containers.startCreated(params)),
   }),
   awaitStart: async ({ containers }, { id }) => ({ result: await containers.awaitStart(id) }),
+  cancelStart: ({ containers }, { id }) => containers.cancelStart(id),
   adopt: ({ containers }, params) => containers.adopt(params),
   exec,
   startExec: async (parts, params) => ({

@@ -101,6 +101,8 @@ export type Calls = {
   inspect: [Record<string, never>, Inspection];
   /** Joins a start under way, also one that an earlier daemon requested. */
   awaitStart: [{ id: string }, Started];
+  /** Ends a start under way, which then fails; nothing without one. Older monitors do not have it. */
+  cancelStart: [{ id: string }, Record<string, never>];
   /** A running container whose record the monitor has lost; one that has ended is announced as an exit. */
   adopt: [AdoptRequest, Record<string, never>];
   exec: [ExecRequest, ExecResult];

@@ -17,12 +17,13 @@ export class RuntimeCalls {
   }
 
   /** Creates the container; returns the pid of its init, which waits for start(). */
-  async create(request: StartRequest, stdio: Stdio): Promise<number> {
+  async create(request: StartRequest, stdio: Stdio, signal: AbortSignal): Promise<number> {
     const pidFile = join(request.stdio, "pid");
     try {
       const verb = ["create", "--bundle", request.bundle, "--pid-file", pidFile];
       await this.#spawner.runtime(request.runtime, [...verb, ...stdio.args, request.id], {
         timeoutMs: request.timeoutMs,
+        signal,
         stdio: stdio.child,
       });
     } catch (error) {
@@ -34,12 +35,16 @@ export class RuntimeCalls {
   }
 
   /** Starts a created container; returns when its init executes the container's program. */
-  start({ id, runtime, timeoutMs }: StartRequest, pid: number): Promise<void> {
+  start(
+    { id, runtime, timeoutMs }: StartRequest,
+    pid: number,
+    signal?: AbortSignal,
+  ): Promise<void> {
     return step("runtime-start", () =>
       executes(pid, async () => {
         const fifo = execFifo(runtime, id);
         if (fifo !== undefined) return release(fifo, pid, timeoutMs);
-        await this.#spawner.runtime(runtime, ["start", id], { timeoutMs });
+        await this.#spawner.runtime(runtime, ["start", id], { timeoutMs, signal });
       }),
     );
   }

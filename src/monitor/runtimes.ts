@@ -77,16 +77,16 @@ export class Runtimes {
   }
 
   /** Creates the container; returns the pid of its init, which waits for start(). */
-  async create(request: StartRequest, stdio: Stdio): Promise<number> {
-    if (request.runtime.shim === undefined) return this.#oci.create(request, stdio);
+  async create(request: StartRequest, stdio: Stdio, signal: AbortSignal): Promise<number> {
+    if (request.runtime.shim === undefined) return this.#oci.create(request, stdio, signal);
     await stdio.created();
     return (await this.shims()).create(request);
   }
 
   /** Starts a created container; returns its init's pid when it executes the container's program. pid: create()'s. */
-  async start(request: StartRequest, pid: number): Promise<number> {
+  async start(request: StartRequest, pid: number, signal?: AbortSignal): Promise<number> {
     if (request.runtime.shim !== undefined) return (await this.shims()).start(request, pid);
-    await this.#oci.start(request, pid);
+    await this.#oci.start(request, pid, signal);
     return pid;
   }
 
@@ -129,6 +129,7 @@ export class Runtimes {
 
   /** Best effort, for a failed start: the container's removal and the daemon's sweep of orphans delete it later. */
   async deleteIfPossible(request: RemoveRequest): Promise<void> {
+    if (!this.isLeft(request)) return; // the runtime did not get so far, and may hang again
     try {
       await this.delete(request);
     } catch (error) {

@@ -1,7 +1,7 @@
 // Runs the OCI runtime. The container inherits its standard streams, so these are files and FIFOs only, and
 // the runtime writes its messages to a log file.
 import { randomBytes } from "node:crypto";
-import { rmSync } from "node:fs";
+import { existsSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { throwIfAborted } from "../base/abort.ts";
@@ -11,13 +11,14 @@ import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/oci_runt
 import { spawn } from "../sys/children.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { isAlmostFull } from "../sys/free_space.ts";
+import { argumentsIn, childrenOf, kill, killGroup, processIds, startTime } from "../sys/process.ts";
 import { withMark } from "../sys/process_mark.ts";
 import { cannotRun, superviseGroup } from "../sys/supervise.ts";
 
 export type SpawnOptions = {
   timeoutMs: number;
   /** Ends the call before its timeout. */
-  signal?: AbortSignal;
+  signal?: AbortSignal | undefined;
   /** Marks the runtime's process and all its descendants (sys/process_mark.ts). */
   mark?: number;
   /** /dev/null by default. */
@@ -35,6 +36,15 @@ export const runtimeLogs = "runtime-";
 
 /** stdin, stdout and stderr of a runtime call; they stay the caller's. */
 export type ChildStdio = readonly [Descriptor, Descriptor, Descriptor];
+
+type Child = { pid: number; started: string };
+
+function descendantsOf(pid: number): Child[] {
+  return childrenOf(pid).flatMap((child) => {
+    const started = startTime(child);
+    return started === undefined ? [] : [{ pid: child, started }, ...descendantsOf(child)];
+  });
+}
 
 export class Spawner {
   readonly #folder: string;
@@ -99,10 +109,34 @@ export class Spawner {
       spawn(argv[0]!, argv.slice(1), { stdio, detached: true, env: this.#env }),
     );
     if (child.pid !== undefined) this.#attachLock.takeAhead(child.pid, verb);
+    let exitCode: number | undefined;
+    let left: Child[] = [];
+    // Before superviseGroup() kills the group: what loses its parent can no longer be found by it.
+    const collect = () => (left = child.pid === undefined ? [] : descendantsOf(child.pid));
+    signal.addEventListener("abort", collect, { once: true });
     try {
-      return await superviseGroup(child, what, signal);
+      exitCode = await superviseGroup(child, what, signal);
+      return exitCode;
     } catch (error) {
       throw cannotRun(argv[0]!, error, "FAILED_PRECONDITION");
+    } finally {
+      signal.removeEventListener("abort", collect);
+      for (const { pid, started } of left) if (startTime(pid) === started) kill(pid);
+      const isKilled = exitCode === undefined || exitCode > 128;
+      if (exitCode !== 0) this.#endChildren(child.pid, isKilled ? argv : []);
     }
+  }
+
+  /**
+   * Ends what a failed call has left: a wrapper script that somebody kills leaves its children. These are in its
+   * process group or, with a session of their own, have the call's arguments.
+   */
+  #endChildren(group: number | undefined, argv: readonly string[]): void {
+    // Without a member the number may have been given to another process, which then exists.
+    if (group !== undefined && !existsSync(`/proc/${group}`)) killGroup(group);
+    const log = argv[argv.indexOf("--log") + 1];
+    if (argv.length === 0 || log === undefined) return;
+    const isOfCall = argumentsIn(this.#folder, `\0--log\0${log}\0`);
+    for (const pid of processIds()) if (isOfCall(pid)) kill(pid);
   }
 }

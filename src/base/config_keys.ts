@@ -179,7 +179,7 @@ export const daemonKeys = {
   }),
   pullProgressTimeoutMs: key("pull-progress-timeout", seconds, minuteMs, {
     live: true,
-    about: "timeout of a pull without a received byte",
+    about: "timeout of a pull without progress: 64 bytes a second",
   }),
   maxConcurrentDownloads: key("max-concurrent-downloads", k.integer(1, 32), 3, {
     about: "layers of one image that are fetched concurrently",

@@ -5,7 +5,14 @@ import { digestOf } from "../base/digest.ts";
 import { CriError } from "../base/errors.ts";
 import { documentBounds } from "../base/json_bounds.ts";
 import { Failover, Reconnection, withoutOtherSchemes, type FailoverOptions } from "./failover.ts";
-import { discard, hostOf, readAll, TransferError, type HttpResponse } from "./http_request.ts";
+import {
+  discard,
+  hostOf,
+  leastBytes,
+  readAll,
+  TransferError,
+  type HttpResponse,
+} from "./http_request.ts";
 import type { PullSession, Upstream } from "./pull_session.ts";
 import { assertNoWebPage, isWebPage, registryRequest } from "./registry_request.ts";
 
@@ -160,34 +167,43 @@ export async function* readBlob(
     upstream.isFailing = true; // the other upstreams are tried first
     const isNext = (one: Upstream) => one.canPull && !one.isFailing && !asked.has(one);
     const hasOther = withoutOtherSchemes(session.upstreams).some(isNext);
-    const delayMs = reconnection.afterBreak(at - startedAt, failure, { hasOther });
+    const least = isSlow(failure) ? leastBytes(session.progressTimeoutMs) : 1;
+    const receivedBytes = at - startedAt < least ? 0 : at - startedAt;
+    const delayMs = reconnection.afterBreak(receivedBytes, failure, { hasOther });
     await pause(delayMs, what, signal);
   }
+}
+
+/** True for a connection that stopped, or brought too little: few bytes before that are no progress. */
+function isSlow({ code }: TransferError): boolean {
+  return code === "DEADLINE_EXCEEDED";
 }
 
 function blobName({ domain, repository }: PullSession, { digest }: BlobRequest): string {
   return `blob ${domain}/${repository}@${digest}`;
 }
 
+type OpenBlob = Pick<HttpResponse, "body" | "host" | "endsAtMs"> & { length?: number };
+
 async function openBlob(
   session: PullSession,
   upstream: Upstream,
   { blob, at, signal }: { blob: BlobRequest; at: number; signal: AbortSignal },
-): Promise<{ body: HttpResponse["body"]; length?: number }> {
+): Promise<OpenBlob> {
   const headers: Record<string, string> = at > 0 ? { range: `bytes=${at}-` } : {};
   const path = `/blobs/${blob.digest}`;
   const request = { path, headers, isVerified: true, signal };
   const response = await registryRequest(session, upstream, request);
   const { status } = response;
   const start = /^bytes (\d+)-/.exec(response.headers.get("content-range") ?? "")?.[1];
-  if (status === 206 && Number(start) === at) return { body: response.body };
+  if (status === 206 && Number(start) === at) return response;
   // A web server's page is not the blob: another upstream may have it.
   const length = response.headers.get("content-length");
   const expected = length === null ? undefined : (blob.size ?? undefined);
   const isOther = expected === undefined ? isWebPage(response) : Number(length) !== expected;
   if (status === 200 && !isOther) {
     const body = at === 0 ? response.body : skip(response.body, at);
-    return { body, ...(length !== null && { length: Number(length) }) };
+    return { ...response, body, ...(length !== null && { length: Number(length) }) };
   }
   await discard(response);
   const content = expected === undefined ? "a web page" : `${length} bytes instead of ${expected}`;
@@ -218,8 +234,8 @@ export async function fetchBlob(
     throw new CriError("RESOURCE_EXHAUSTED", `${what} is longer than ${bytesMax} bytes`);
   }
   return await withFailover(session, { what, needs: "canPull", signal }, async (upstream) => {
-    const { body } = await openBlob(session, upstream, { blob, at: 0, signal });
-    const bytes = await readAll({ body }, bytesMax, what);
+    const response = await openBlob(session, upstream, { blob, at: 0, signal });
+    const bytes = await readAll(response, bytesMax, what);
     const digest = digestOf(bytes, blob.digest);
     if (digest !== blob.digest) throw wrongDigest(upstream, digest);
     return bytes;

@@ -27,7 +27,7 @@ type TransferErrorOptions = ErrorOptions &
 /** What a host gets besides the headers of the request. */
 export type Access = { headers: Record<string, string>; tls: Tls };
 
-type HttpRequest = {
+export type HttpRequest = {
   url: string;
   method?: "GET" | "HEAD" | "POST" | undefined;
   /** Sent to every host: none identifies the client. */
@@ -38,8 +38,10 @@ type HttpRequest = {
   body?: string;
   /** The content is verified by its digest: redirects from https to http are followed. */
   isVerified?: boolean;
-  /** The longest wait for the next byte. */
+  /** The longest wait for the next byte, and for `leastBytes()`. */
   timeoutMs: number;
+  /** From answerEnd(): the headers must have arrived by then, and all of what readAll() reads. */
+  endsAtMs: number;
   signal: AbortSignal;
 };
 
@@ -52,9 +54,30 @@ export type HttpResponse = {
   isOwn: boolean;
   status: number;
   headers: Headers;
+  /** As in the request. */
+  endsAtMs: number;
   /** Must be iterated, even in part, or given to discard(): either frees the connection. */
   body: AsyncGenerator<Uint8Array, void, undefined>;
 };
+
+/**
+ * Redirects, tokens and a manifest together may take so many timeouts: a registry that sends each part in time could
+ * occupy a pull for hours, and a kubelet by default pulls one image after another.
+ */
+const timeoutsMax = 10;
+
+/** Returns the end, by performance.now(), of requests for one small document that begin now. */
+export function answerEnd(timeoutMs: number): number {
+  return performance.now() + timeoutsMax * timeoutMs;
+}
+
+/** A radio link of 9.6 kbit/s with sixteen transfers gives each of them more. */
+const leastBytesPerSecond = 64;
+
+/** How much must arrive in a time, or the server counts as silent: one that sends a byte a minute never ends. */
+export function leastBytes(ms: number): number {
+  return Math.ceil((ms / 1000) * leastBytesPerSecond);
+}
 
 const redirectsMax = 10;
 const commonHeaders = { "user-agent": "isulad-ts", "accept-encoding": "identity" };
@@ -80,12 +103,13 @@ export async function httpRequest(request: HttpRequest): Promise<HttpResponse> {
       redirect: "manual",
       signal: watchdog.signal,
     };
-    const response = await watchdog.watch(() => send(url.href, init, tls));
+    const response = await watchdog.headers(() => send(url.href, init, tls));
     const { status } = response;
     const location = response.headers.get("location");
     if (![301, 302, 303, 307, 308].includes(status) || location === null) {
       const body = bodyOf(response, watchdog);
-      return { url, host, isOwn, status, headers: response.headers, body };
+      const { endsAtMs } = request;
+      return { url, host, isOwn, status, headers: response.headers, endsAtMs, body };
     }
     // A connection that breaks while a redirect's body is dropped does not matter.
     await response.body?.cancel().catch(() => {});
@@ -119,10 +143,9 @@ async function* bodyOf(response: Response, watchdog: Watchdog): HttpResponse["bo
   if (reader === undefined) return;
   try {
     for (;;) {
-      // Runs only during the read: a slow consumer is not the registry's silence.
-      const { done, value } = await watchdog.watch(() => reader.read());
-      if (done) return;
-      yield value;
+      const chunk = await watchdog.chunk(reader);
+      if (chunk === undefined) return;
+      yield chunk;
     }
   } finally {
     watchdog.abort();
@@ -130,13 +153,16 @@ async function* bodyOf(response: Response, watchdog: Watchdog): HttpResponse["bo
   }
 }
 
-/** Ends a request whose server sends nothing for too long. */
+/** Ends a request whose server sends nothing, or too little, for too long. */
 class Watchdog {
   readonly #request: HttpRequest;
   readonly #host: string;
   readonly #own = new AbortController();
   readonly signal: AbortSignal;
   #timedOut = false;
+  /** Of the current period: the time spent waiting for the server, and what has arrived. */
+  #waitedMs = 0;
+  #bytes = 0;
 
   constructor(request: HttpRequest, host: string) {
     this.#request = request;
@@ -148,16 +174,48 @@ class Watchdog {
     this.#own.abort();
   }
 
-  async watch<T>(wait: () => Promise<T>): Promise<T> {
+  /** Waits for the headers, until the end of the request at the latest. */
+  async headers(wait: () => Promise<Response>): Promise<Response> {
+    const { timeoutMs, endsAtMs } = this.#request;
+    const leftMs = endsAtMs - performance.now();
+    const late = lateAnswer(this.#host);
+    if (leftMs <= 0) throw late;
+    if (leftMs < timeoutMs) return await this.#watch(wait, leftMs, late);
+    return await this.#watch(wait, timeoutMs);
+  }
+
+  /** Returns the next part of the body; undefined at its end. */
+  async chunk(reader: Pick<ReadableStreamDefaultReader<Uint8Array>, "read">) {
+    const { timeoutMs } = this.#request;
+    const startMs = performance.now();
+    // Counts only the time of the read: a slow consumer is not the registry's silence.
+    const { done, value } = await this.#watch(() => reader.read(), timeoutMs);
+    if (done) return undefined;
+    this.#waitedMs += performance.now() - startMs;
+    this.#bytes += value.length;
+    if (this.#waitedMs < timeoutMs) return value;
+    const least = leastBytes(this.#waitedMs);
+    if (this.#bytes < least) {
+      const waited = `${Math.round(this.#waitedMs)} ms`;
+      const message = `${this.#host} sent only ${this.#bytes} bytes in ${waited}, fewer than ${least}`;
+      throw new TransferError("DEADLINE_EXCEEDED", message);
+    }
+    this.#waitedMs = 0;
+    this.#bytes = 0;
+    return value;
+  }
+
+  /** atTimeout: the error of a wait that has lasted so long. */
+  async #watch<T>(wait: () => Promise<T>, timeoutMs: number, atTimeout?: CriError): Promise<T> {
     throwIfAborted(`request to ${this.#host}`, this.#request.signal);
     const timer = setTimeout(() => {
       this.#timedOut = true;
       this.#own.abort();
-    }, this.#request.timeoutMs);
+    }, timeoutMs);
     try {
       return await wait();
     } catch (error) {
-      throw this.#explain(error);
+      throw (this.#timedOut && atTimeout) || this.#explain(error);
     } finally {
       clearTimeout(timer);
     }
@@ -189,9 +247,17 @@ export function hostOf(url: string | URL): string {
   return clip(new URL(url).host, hostBytesMax);
 }
 
-/** Reads the whole body. @throws TransferError RESOURCE_EXHAUSTED when it is longer than bytesMax. */
+function lateAnswer(host: string): TransferError {
+  const message = `${host} took longer than ${timeoutsMax} times pull-progress-timeout`;
+  return new TransferError("DEADLINE_EXCEEDED", message);
+}
+
+/**
+ * Reads the whole body.
+ * @throws TransferError RESOURCE_EXHAUSTED when it is longer than bytesMax, DEADLINE_EXCEEDED when it takes too long.
+ */
 export async function readAll(
-  { body }: Pick<HttpResponse, "body">,
+  { body, host, endsAtMs }: Pick<HttpResponse, "body" | "host" | "endsAtMs">,
   bytesMax: number,
   what: string,
 ): Promise<Buffer> {
@@ -199,6 +265,7 @@ export async function readAll(
   let length = 0;
   for await (const chunk of body) {
     length += chunk.length;
+    if (performance.now() > endsAtMs) throw lateAnswer(host);
     if (length > bytesMax) {
       throw new TransferError("RESOURCE_EXHAUSTED", `${what} is longer than ${bytesMax} bytes`);
     }

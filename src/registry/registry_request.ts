@@ -16,12 +16,14 @@ import { isReachable } from "./connection.ts";
 import type { Credentials } from "./credentials.ts";
 import { isOwnHost, isSameHost, type Tls } from "./endpoint.ts";
 import {
+  answerEnd,
   discard,
   hostOf,
   httpRequest,
   readAll,
   TransferError,
   type Access,
+  type HttpRequest,
   type HttpResponse,
 } from "./http_request.ts";
 import type { PullSession, Upstream } from "./pull_session.ts";
@@ -59,7 +61,9 @@ export async function registryRequest(
   if (!isOwnHost(session.domain, url)) url.searchParams.set("ns", session.domain);
   await assertReachable(upstream, signal);
   const accessAt = (to: URL, isOwn: boolean) => accessTo(upstream, to, isOwn);
-  const sent = { method, url: url.href, headers, accessAt, isVerified, timeoutMs, signal };
+  const endsAtMs = answerEnd(timeoutMs);
+  const limits = { timeoutMs, endsAtMs, signal };
+  const sent = { method, url: url.href, headers, accessAt, isVerified, ...limits };
   const origins = new Set<string>();
   for (;;) {
     const response = await httpRequest(sent);
@@ -75,7 +79,7 @@ export async function registryRequest(
     const canAnswer = isOwn || (isOther && challenges.some(isBearer));
     if (response.status !== 401 || isLast || !canAnswer) throw refusal(response, host, detail);
     origins.add(origin);
-    const from = { host, origin, isOwn, challenges, signal };
+    const from = { host, origin, isOwn, challenges, limits };
     keepAuthorization(upstream, origin, await authorize(session, upstream, from));
   }
 }
@@ -137,7 +141,8 @@ type Refused = {
   origin: string;
   isOwn: boolean;
   challenges: Challenge[];
-  signal: AbortSignal;
+  /** Of the refused request. */
+  limits: Pick<HttpRequest, "timeoutMs" | "endsAtMs" | "signal">;
 };
 
 /** Returns the Authorization header that meets the challenges. @throws TransferError UNAUTHENTICATED. */
@@ -162,11 +167,11 @@ async function authorize(session: PullSession, upstream: Upstream, from: Refused
 }
 
 async function bearerToken(
-  { repository, progressTimeoutMs: timeoutMs }: PullSession,
+  { repository }: PullSession,
   upstream: Upstream,
   o: Refused & { bearer: Challenge; credentials: Credentials | undefined },
 ): Promise<string> {
-  const { origin, isOwn, bearer, credentials, signal } = o;
+  const { origin, isOwn, bearer, credentials, limits } = o;
   // Another host may have the repository under another name, and refuse tokens for one that it does not have.
   const isNamed = !isOwn && Boolean(bearer.params.get("scope"));
   const scope = isNamed ? undefined : `repository:${repository}:pull`;
@@ -182,7 +187,7 @@ async function bearerToken(
       headers: isRealm ? { ...named, ...headers } : {},
       tls: accessTo(upstream, to, isOwn && isRealm && isSameHost(own, to)).tls,
     });
-    return await httpRequest({ url, method, body, headers: {}, accessAt, timeoutMs, signal });
+    return await httpRequest({ url, method, body, headers: {}, accessAt, ...limits });
   };
   let response = await ask(request);
   if (request.method === "GET" && credentials?.username && mayKnowPostOnly(response.status)) {

@@ -1,6 +1,8 @@
 // Tests fetches from registries on loopback that misbehave, with delays of a millisecond.
+import type { ServerResponse } from "node:http";
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { fetchBlob, fetchManifest, readBlob } from "../../../src/registry/distribution.ts";
+import { httpRequest, readAll } from "../../../src/registry/http_request.ts";
 import { failure, until } from "../../expect.ts";
 import { blob, makeImage, makeLayer, mediaTypes } from "../../image_maker.ts";
 import { FakeRegistry, sendFile, type Handler } from "../../registry/fake_registry.ts";
@@ -47,7 +49,49 @@ function answer(part: string, how: Handler): void {
     url.pathname.includes(part) && how(request, response, url);
 }
 
+/** Sends a body bit by bit, and never its end. */
+function trickle(response: ServerResponse, body: Uint8Array, { bytes = 1 } = {}): true {
+  response.writeHead(200, { "content-length": body.length }).flushHeaders();
+  let at = 0;
+  const send = () =>
+    response.write(body.subarray(at, (at = Math.min(at + bytes, body.length - 1))));
+  const timer = setInterval(send, 50);
+  response.on("close", () => clearInterval(timer));
+  return true;
+}
+
 describe("fetchManifest", () => {
+  test("takes the next upstream where one sends a byte now and then", async () => {
+    answer("/manifests/", (_, response) => trickle(response, Buffer.alloc(1 << 20)));
+    const alone = { ...session(200), upstreams: [upstream(`${fake.url}/v2`)] };
+    const error = await failure(fetchManifest(alone, { tag: "1" }, signal));
+    expect(error).toMatchObject({
+      code: "DEADLINE_EXCEEDED",
+      message: expect.stringContaining("sent only"),
+    });
+    other.put("a/b", "1", image);
+    const { digest } = await fetchManifest(session(200), { tag: "1" }, signal);
+    expect(digest).toBe(image.manifest.digest);
+  });
+
+  test.each([
+    ["redirects and tokens took all the time", -1, 0],
+    ["the document never comes to its end", 300, 1],
+  ])("ends where %s", async (_, leftMs, requests) => {
+    answer("/", (_, response) => trickle(response, Buffer.alloc(1 << 20), { bytes: 100 }));
+    const accessAt = () => ({ headers: {}, tls: { skipVerify: false } });
+    const limits = { timeoutMs: 60_000, endsAtMs: performance.now() + leftMs, signal };
+    const read = async () => {
+      const request = { url: `${fake.url}/v2/`, headers: {}, accessAt, ...limits };
+      await readAll(await httpRequest(request), 1 << 20, "it");
+    };
+    expect(await failure(read())).toMatchObject({
+      code: "DEADLINE_EXCEEDED",
+      message: expect.stringContaining("took longer than 10 times pull-progress-timeout"),
+    });
+    expect(fake.requests).toHaveLength(requests);
+  });
+
   const { bytes, digest } = image.manifest;
 
   test("by tag asks for all manifest types and names the registry that a mirror stands for", async () => {
@@ -254,6 +298,38 @@ describe("readBlob", () => {
     const error = await failure(read(session(300)));
     expect(error.code).toBe("DEADLINE_EXCEEDED");
     expect(error.message).toContain("sent nothing for 300 ms");
+  });
+
+  test("fails with DEADLINE_EXCEEDED when each connection brings a byte now and then", async () => {
+    answer("/blobs/", (_, response) => trickle(response, layer.bytes));
+    const error = await failure(read(session(200)));
+    expect(error.code).toBe("DEADLINE_EXCEEDED");
+    expect(error.message).toMatch(/sent only \d+ bytes in \d+ ms, fewer than \d+/);
+    // The other upstream has nothing; few bytes are no reason to connect again and again.
+    expect(fake.requests.length).toBeLessThanOrEqual(2);
+  });
+
+  test("goes on at the next upstream when one brings a byte now and then", async () => {
+    answer("/blobs/", (_, response) => trickle(response, layer.bytes));
+    other.put("a/b", "1", image);
+    expect(await read(session(200))).toEqual(layerBytes);
+    expect(other.requests).toHaveLength(1);
+  });
+
+  test("takes what a thin line brings", async () => {
+    let sent = 0;
+    answer("/blobs/", (_, response) => {
+      response.writeHead(200, { "content-length": layer.size });
+      const timer = setInterval(() => {
+        response.write(layer.bytes.subarray(sent, (sent += 64)));
+        if (sent < layer.size) return;
+        clearInterval(timer);
+        response.end();
+      }, 30);
+      return true;
+    });
+    expect(await read(session(1000))).toEqual(layerBytes);
+    expect(fake.requests).toHaveLength(1);
   });
 
   test("ends with its signal while it waits for a busy registry", async () => {

@@ -2,6 +2,7 @@
 // comes. Containers, and the monitor, go on. Each stage of the start is a step, which dumps name.
 import { join } from "node:path";
 import { activity } from "./base/activity.ts";
+import { nowMs } from "./base/clock.ts";
 import { coalesced } from "./base/coalesced.ts";
 import { Crowd } from "./base/crowd.ts";
 import { liveFields } from "./base/live_fields.ts";
@@ -12,7 +13,8 @@ import type { Log } from "./base/log.ts";
 import { EventBus, eventsMax, subscribersMax } from "./base/event_bus.ts";
 import { commitExit } from "./cri/container_end.ts";
 import type { Context } from "./cri/context.ts";
-import { containerCommitted, sandboxCommitted } from "./cri/events.ts";
+import { containerCommitted, logChanged, sandboxCommitted } from "./cri/events.ts";
+import { LogTroubles } from "./cri/log_troubles.ts";
 import { ExitWaiters } from "./state/exit_waiters.ts";
 import { Instruments } from "./stats/instruments.ts";
 import { Health } from "./node/health.ts";
@@ -184,19 +186,30 @@ function applyOomScore({ oomScore }: Config, log: Log): void {
 
 type Given = { config: Config; read: () => LoadedConfig; log: Log; instance: string };
 
+/** context: not called before all parts are there. */
+function openMonitor(
+  { config, log }: { config: Config; log: Log },
+  context: () => Context,
+): MonitorClient {
+  const troubles = new LogTroubles({
+    log: log.child("log"),
+    onChange: (id, change) => logChanged(context(), id, change),
+  });
+  return new MonitorClient({
+    state: config.state,
+    program: ownProgram(),
+    log: log.child("monitor"),
+    onExit: (exit) => onExit(context(), exit),
+    onHello: (hello) => syncWithMonitor(context(), hello),
+    onLogs: (logs) => troubles.update(logs, nowMs()),
+  });
+}
+
 async function createContext(
   { config, read, log, instance }: Given,
   stack: AsyncDisposableStack,
 ): Promise<Context> {
-  const monitor = stack.use(
-    new MonitorClient({
-      state: config.state,
-      program: ownProgram(),
-      log: log.child("monitor"),
-      onExit: (exit) => onExit(context, exit),
-      onHello: (hello) => syncWithMonitor(context, hello),
-    }),
-  );
+  const monitor = stack.use(openMonitor({ config, log }, () => context));
   monitor.startEarly();
   const mounts = cgroupMounts();
   const handlers = openHandlers(config, log);

@@ -188,6 +188,10 @@ function textOf(entry: TimelineEntry): string {
       return `the pod is ready no longer: ${detail}`;
     case "remove":
       return "removed";
+    case "log":
+      return `its log cannot be written${code ? ` (${code})` : ""}: ${detail}`;
+    case "log_end":
+      return logEndText(entry, took);
   }
   if (code) return failureText(entry, took);
   if (what === "PullImage") {
@@ -197,6 +201,12 @@ function textOf(entry: TimelineEntry): string {
   const text = `${done[what ?? ""] ?? what}${detail ? ` ${detail}` : ""}`;
   const isKnown = toBigInt(entry.took_ms) > 0n; // a record does not tell it
   return isKnown ? `${text} in ${took}` : text;
+}
+
+function logEndText({ bytes }: TimelineEntry, took: string): string {
+  const dropped = toBigInt(bytes);
+  const lost = dropped > 0n ? `${size(dropped)} of its output dropped` : "no output dropped";
+  return `its log could not be written for ${took}: ${lost}`;
 }
 
 function failureText({ what, code, detail }: TimelineEntry, took: string): string {

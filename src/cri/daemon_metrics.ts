@@ -1,6 +1,7 @@
 // Exports the daemon's own metrics in Prometheus' text format: its counters, and gauges of its present state.
 import { activitiesUnderWay } from "../base/activity.ts";
 import { locksInUse } from "../base/lock_states.ts";
+import type { LogState } from "../monitor/protocol.ts";
 import { reading, readings } from "../stats/own_metrics.ts";
 import { exposition, type Family } from "../stats/prometheus.ts";
 import { memoryOf } from "../sys/process.ts";
@@ -43,10 +44,20 @@ function stateFamilies({ sandboxes, containers, images, monitor, nri }: Context)
     readings("isulad_containers", byPhase(containers.list(), ["created", "running", "exited"])),
     reading("isulad_images", images.list().length),
     reading("isulad_image_bytes", images.usage().bytes),
+    readings("isulad_logs_failing", failingLogs(monitor.logs)),
+    reading("isulad_log_dropped_bytes_total", monitor.logs.droppedBytes),
     reading("isulad_monitor_restarts_total", monitor.losses),
     reading("isulad_monitor_resident_memory_bytes", memory?.resident),
     reading("isulad_nri_plugins", nri?.plugins().length),
   ];
+}
+
+function failingLogs({ troubles }: LogState): Family["samples"] {
+  const counts = new Map<string, number>();
+  for (const { errno } of troubles) {
+    if (errno !== undefined) counts.set(errno, (counts.get(errno) ?? 0) + 1);
+  }
+  return [...counts].map(([errno, value]) => ({ labels: { errno }, value }));
 }
 
 function byPhase(records: { phase: { phase: string } }[], phases: string[]): Family["samples"] {

@@ -2,6 +2,7 @@
 // events are not replayed: a kubelet lists everything again when it connects.
 import { CriError } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
+import type { LogEnd } from "../history/pod_history.ts";
 import { runtime } from "../proto/messages.js";
 import type { ContainerEventResponse, GetEventsRequest } from "../proto/types.ts";
 import type { Container } from "../state/container.ts";
@@ -29,6 +30,19 @@ export function containerCommitted(
   const sandbox = context.sandboxes.listed(sandboxId);
   context.history.containerCommitted(podName(sandbox?.config), before, after);
   publish(context, { id, sandbox, sandboxId }, containerEvents(before, after));
+}
+
+/** Adds to a pod's timeline that a container's log cannot be written, or can be again. */
+export function logChanged(
+  context: Context,
+  id: string,
+  change: { errno: string; path: string; end?: LogEnd },
+): void {
+  const container = context.containers.listed(id);
+  const pod = podName(context.sandboxes.listed(container?.sandboxId ?? "")?.config);
+  if (pod === undefined) return;
+  const name = container?.config.metadata?.name ?? "";
+  context.history.logFailed({ pod, container: name }, change);
 }
 
 /** Publishes a sandbox's change in the same way. */

@@ -12,7 +12,14 @@ import {
 } from "./kernel.ts";
 import { checkCollector } from "./collector.ts";
 import { forbidden, type Finding, type Node } from "./node.ts";
-import { checkAddresses, checkDisk, checkNetwork, checkPrograms, checkRuntimes } from "./pods.ts";
+import {
+  checkAddresses,
+  checkDisk,
+  checkLogDisk,
+  checkNetwork,
+  checkPrograms,
+  checkRuntimes,
+} from "./pods.ts";
 import { checkRegistries } from "./registries.ts";
 import { checkSecrets } from "./secrets.ts";
 
@@ -27,6 +34,7 @@ export async function examine(node: Node, load: () => LoadedConfig): Promise<Fin
     ["ip_forward", () => checkForwarding(node)],
     ["cgroups", () => checkCgroups(node)],
     ["clock", () => checkClock(node)],
+    ["disk of logs", () => checkLogDisk(node)],
   ];
   if (loaded !== undefined) {
     const { config } = loaded;

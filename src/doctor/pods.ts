@@ -166,17 +166,48 @@ export function checkAddresses(node: Node, config: Config): Finding[] {
 }
 
 export async function checkDisk(node: Node, { graph }: Config): Promise<Finding> {
-  const check = "disk of graph";
   let folder = graph;
   while (!existsAt(node, folder) && folder !== "/") folder = dirname(folder);
+  const mend = "isulad-ts images prune, or a larger disk";
+  return { check: "disk of graph", ...(await freeSpace(node, { folder, of: graph, mend })) };
+}
+
+/** Kubelets have the logs of all containers there. */
+const logFolder = "/var/log/pods";
+
+export async function checkLogDisk(node: Node): Promise<Finding[]> {
+  const check = "disk of logs";
+  if (!existsAt(node, logFolder)) return [];
+  if (isReadOnly(join(node.root, logFolder))) {
+    const detail = `${logFolder} is read-only: what containers write is dropped`;
+    const mend = `mend its disk (journalctl -k), then mount -o remount,rw it`;
+    return [{ check, state: "fail", detail, mend }];
+  }
+  const mend =
+    "see what fills it (du -x), or a larger disk; while it is full, containers' output is dropped";
+  return [{ check, ...(await freeSpace(node, { folder: logFolder, of: logFolder, mend })) }];
+}
+
+function isReadOnly(folder: string): boolean {
+  try {
+    accessSync(folder, constants.W_OK);
+    return false;
+  } catch (error) {
+    return errnoOf(error) === "EROFS";
+  }
+}
+
+async function freeSpace(
+  node: Node,
+  { folder, of, mend }: { folder: string; of: string; mend: string },
+): Promise<Omit<Finding, "check">> {
   const { bytes, bytesFree, inodes, inodesFree } = await node.disk(join(node.root, folder));
   const shareOf = (free: number, all: number) => (all === 0 ? 1 : free / all);
   const byBytes = shareOf(bytesFree, bytes);
   const byInodes = shareOf(inodesFree, inodes);
   const percent = (share: number) => `${(100 * share).toFixed(1)} %`;
-  const detail = `${percent(byBytes)} of the bytes and ${percent(byInodes)} of the inodes of ${graph} are free`;
+  const detail = `${percent(byBytes)} of the bytes and ${percent(byInodes)} of the inodes of ${of} are free`;
   const share = Math.min(byBytes, byInodes);
-  if (share >= warnShare) return { check, state: "ok", detail };
-  const mend = "isulad-ts images prune, or a larger disk";
-  return { check, state: share < failShare ? "fail" : "warn", detail, mend };
+  if (share >= warnShare) return { state: "ok", detail };
+  return { state: share < failShare ? "fail" : "warn", detail, mend };
 }

@@ -28,7 +28,7 @@ const containerPattern = /^[^/\p{Cc}]{0,253}$/u;
 export type PodEntry = {
   /** When a call or a network began, or anything else happened, the last time if often: ms since the epoch. */
   atMs: number;
-  /** The name of a call, or network, network_end, nri, exit, not_ready, remove. */
+  /** The name of a call, or network, network_end, nri, exit, not_ready, remove, log, log_end. */
   what: string;
   /** The container's name; "" for the pod itself. */
   container: string;
@@ -72,6 +72,9 @@ const keptCalls = new Set([
 
 type Exited = Extract<ContainerPhase, { phase: "exited" }>;
 type RecoveredContainer = Omit<Container, "sandboxId">;
+
+/** The end of a time in which a log could not be written; droppedBytes: of the container, since its start. */
+export type LogEnd = { droppedBytes: number; tookMs: number };
 
 /** What the activities inside a call have done. */
 type Parts = { bytes: number; networks: Map<string, Network> };
@@ -173,6 +176,18 @@ export class PodHistory implements Disposable {
     if (timeline === undefined) return;
     timeline.sandboxes.delete(id);
     timeline.isRemoved = timeline.sandboxes.size === 0;
+  }
+
+  /** Called when a container's log cannot be written, and with `end` when it can, or the container has ended. */
+  logFailed(
+    of: { pod: string; container: string },
+    { errno, path, end }: { errno: string; path: string; end?: LogEnd },
+  ): void {
+    const { pod, container } = of;
+    if (end === undefined)
+      return this.#add(pod, { what: "log", container, code: errno, detail: path });
+    const { droppedBytes: bytes, tookMs } = end;
+    this.#add(pod, { what: "log_end", container, bytes, tookMs });
   }
 
   /** Called for each NRI plugin that changes a container at its creation. plugin: its index and name. */

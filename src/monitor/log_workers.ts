@@ -19,8 +19,13 @@ import { LargePipes } from "../sys/large_pipes.ts";
 import { MountTable } from "../sys/mount_table.ts";
 import { startWorker } from "../sys/worker.ts";
 import type { Captured } from "../monitor_log/capture.ts";
-import type { LogRequest, WorkerBody, WorkerReply } from "../monitor_log/log_worker.ts";
+import type { LogReport, LogRequest, WorkerBody, WorkerReply } from "../monitor_log/log_worker.ts";
 
+/** device: of the file system with the log. */
+export type LogState = {
+  troubles: (LogReport["troubles"][number] & { device: string })[];
+  droppedBytes: number;
+};
 type NewLog = Omit<LogRequest, "op" | "resumed">;
 export type CaptureRequest = Omit<Extract<WorkerBody, { op: "capture" }>, "op">;
 /** isCopied: a shim copies the output, and closes the streams at its end; drainMs: limit for the rest of it. */
@@ -49,6 +54,9 @@ export class LogWorkers {
   readonly #limits: Limits;
   readonly #start: typeof startThread;
   readonly #mounts: MountTable;
+  readonly #watchers = new Set<(state: LogState) => void>();
+  /** Bytes dropped by threads that have ended. */
+  #droppedBefore = 0;
   #uses = 0;
 
   /**
@@ -64,6 +72,24 @@ export class LogWorkers {
     this.#limits = limits;
     this.#start = start;
     this.#mounts = mounts;
+  }
+
+  /** The logs that cannot be written, or lack output. */
+  get state(): LogState {
+    const threads = [...this.#threads.values()];
+    const dropped = threads.map(({ report }) => report.droppedBytes);
+    return {
+      troubles: threads.flatMap(({ device, report }) =>
+        report.troubles.map((trouble) => ({ ...trouble, device })),
+      ),
+      droppedBytes: dropped.reduce((sum, bytes) => sum + bytes, this.#droppedBefore),
+    };
+  }
+
+  /** Calls back at each change of the state, until the signal aborts. */
+  watch(onChange: (state: LogState) => void, signal: AbortSignal): void {
+    this.#watchers.add(onChange);
+    signal.addEventListener("abort", () => this.#watchers.delete(onChange), { once: true });
   }
 
   /** device: of the file system with its logs; "": it writes no file; "execs". waiting: requests without an answer. */
@@ -224,7 +250,9 @@ export class LogWorkers {
   }
 
   #thread(device: string): LogWorker {
-    const found = this.#threads.get(device) ?? new LogWorker(device, this.#start, this.#onFailure);
+    const onReport = () => this.#watchers.forEach((tell) => tell(this.state));
+    const parts = { start: this.#start, onFailure: this.#onFailure, onReport };
+    const found = this.#threads.get(device) ?? new LogWorker(device, parts);
     this.#threads.set(device, found);
     return found;
   }
@@ -240,6 +268,7 @@ export class LogWorkers {
     clearTimeout(thread.lingering);
     thread.lingering = setTimeout(() => {
       this.#threads.delete(thread.device);
+      this.#droppedBefore += thread.report.droppedBytes;
       thread.stop();
     }, this.#lingerMs).unref();
   }
@@ -250,10 +279,18 @@ const { shared: largePipes } = new LargePipes();
 const startThread = (wake: Released) =>
   startWorker("monitor_log/log_worker.ts", { wake, largePipes });
 
+type ThreadParts = {
+  start: typeof startThread;
+  onFailure: (error: unknown) => void;
+  onReport: () => void;
+};
+
 class LogWorker {
   readonly device: string;
   /** Ids of the containers whose logs the thread writes, and names of everything else that needs the thread. */
   readonly uses = new Set<string>();
+  /** The latest. */
+  report: LogReport = { troubles: [], droppedBytes: 0 };
   /** Ends the thread when it has had no use for a while. */
   lingering: NodeJS.Timeout | undefined;
   readonly #wake = eventfd();
@@ -264,7 +301,7 @@ class LogWorker {
   #stopping = false;
 
   /** device: of the file system with the thread's logs; "": the thread writes no file. */
-  constructor(device: string, start: typeof startThread, onFailure: (error: unknown) => void) {
+  constructor(device: string, { start, onFailure, onReport }: ThreadParts) {
     this.device = device;
     this.#worker = start(this.#wake.duplicate().release());
     this.#worker.on("error", onFailure);
@@ -274,6 +311,10 @@ class LogWorker {
     });
     this.#worker.on("message", (reply: WorkerReply) => {
       this.#started.resolve();
+      if (reply.report !== undefined) {
+        this.report = reply.report;
+        return onReport();
+      }
       const waiting = this.#waiting.get(reply.seq);
       this.#waiting.delete(reply.seq);
       if (reply.error === undefined) waiting?.resolve(reply);

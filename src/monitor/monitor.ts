@@ -23,6 +23,7 @@ import {
   readFrames,
   writeFrame,
   type Calls,
+  type EventHeader,
   type RequestHeader,
   type StartRequest,
   type TaskRequest,
@@ -47,8 +48,8 @@ type Parts = {
   workers: LogWorkers;
   gate: Gate;
 };
-/** gone: aborts at the end of the caller's connection. */
-type Caller = Parts & { gone: AbortSignal };
+/** gone: aborts at the end of the caller's connection. send: to the caller. */
+type Caller = Parts & { gone: AbortSignal; send: (event: EventHeader) => void };
 type Answer<Result = unknown> = { result: Result; body?: Uint8Array[] };
 
 /** Runs the monitor in `<state>/monitor`; returns when it is no longer needed. */
@@ -178,7 +179,8 @@ function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void
   const execs = new Map<string, { isCancelled: boolean }>();
   socket.on("error", (error) => log.warn("connection failed", { error: error.message }));
   const gone = new AbortController();
-  const caller: Caller = { ...parts, gone: gone.signal };
+  const send = (event: EventHeader) => writeFrame(socket, event);
+  const caller: Caller = { ...parts, gone: gone.signal, send };
   socket.on("close", () => execs.forEach((_, key) => parts.execs.abandon(key)));
   socket.on("close", () => gone.abort());
   readFrames(socket, (header) => {
@@ -289,6 +291,10 @@ const handlers: Handlers = {
   kill: async ({ containers }, { id, signal }) => ({
     result: { running: await containers.kill(id, signal) },
   }),
+  watchLogs: ({ workers, gone, send }) => {
+    workers.watch((logs) => send({ event: "logs", logs }), gone);
+    return { result: workers.state };
+  },
   reopenLog: (parts, { id }) => {
     running(parts, id);
     return parts.workers.reopen(id);

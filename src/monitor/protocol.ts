@@ -5,9 +5,11 @@ import { join } from "node:path";
 import { CriError, type ErrorCode } from "../base/errors.ts";
 import { jsonText, trustedJsonValue } from "../base/json.ts";
 import type { InFile } from "../monitor_log/capture.ts";
+import type { LogState } from "./log_workers.ts";
 import type { ExitRecord, RunRecord, StartRequest } from "./record_schemas.ts";
 
-export type { ExitRecord, InFile, StartRequest };
+export type { ExitRecord, InFile, LogState, StartRequest };
+export type LogTrouble = LogState["troubles"][number];
 
 /** The exec of a process in the container `id`. */
 export type ExecSubject = {
@@ -119,6 +121,11 @@ export type Calls = {
   /** Ends the container's stdin for good; key: that of a shim's exec instead, once the caller has closed its end. */
   closeStdin: [{ id: string; key?: string }, Record<string, never>];
   kill: [{ id: string; signal: number }, { running: boolean }];
+  /**
+   * Returns the logs that cannot be written, and has their changes sent to this connection as events. Older monitors do
+   * not have it; older daemons take every event for an exit.
+   */
+  watchLogs: [Record<string, never>, LogState];
   reopenLog: [{ id: string }, Record<string, never>];
   /** Calls the shim of a running container; the response message is the reply's body. */
   task: [TaskRequest, Record<string, never>];
@@ -138,7 +145,7 @@ export type ReplyHeader = {
   result?: unknown;
   error?: { code: ErrorCode; message: string };
 };
-export type EventHeader = { event: "exit"; exit: ExitRecord };
+export type EventHeader = { event: "exit"; exit: ExitRecord } | { event: "logs"; logs: LogState };
 /** One of these three, or another of a newer build. */
 type FrameHeader = Record<string, unknown>;
 

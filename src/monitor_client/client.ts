@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { executableId } from "../base/build.ts";
 import { activity } from "../base/activity.ts";
-import { CriError, messageOf } from "../base/errors.ts";
+import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { type Log, logFailure } from "../base/log.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { kill } from "../sys/process.ts";
@@ -30,6 +30,7 @@ import {
   type EventHeader,
   type ExitRecord,
   type Hello,
+  type LogState,
   type ReplyHeader,
   type StartRequest,
 } from "../monitor/protocol.ts";
@@ -64,6 +65,7 @@ export class MonitorClient implements AsyncDisposable {
   readonly #starter: Starter;
   readonly #onExit: (exit: ExitRecord) => void;
   readonly #onHello: (hello: Hello) => Promise<void> | void;
+  readonly #onLogs: (logs: LogState) => void;
   readonly #calls = new PendingCalls();
   readonly #stdio = new StdioKeepalive();
   readonly #terminals: KeptTerminals;
@@ -75,6 +77,7 @@ export class MonitorClient implements AsyncDisposable {
   /** onHello's end, for the latest monitor. */
   #greeted: Promise<void> | undefined;
   #losses = 0;
+  #logs: LogState = { troubles: [], droppedBytes: 0 };
   #upgradeTried = false;
 
   constructor(options: {
@@ -84,6 +87,8 @@ export class MonitorClient implements AsyncDisposable {
     onExit: (exit: ExitRecord) => void;
     /** Called for each new connection, with the running containers and those that ended meanwhile. */
     onHello: (hello: Hello) => Promise<void> | void;
+    /** Called when a log of a container cannot be written, and when that changes. */
+    onLogs?: (logs: LogState) => void;
   }) {
     this.#state = options.state;
     this.#path = join(options.state, "monitor", "socket");
@@ -93,6 +98,7 @@ export class MonitorClient implements AsyncDisposable {
     this.#starter = new Starter(options);
     this.#onExit = options.onExit;
     this.#onHello = options.onHello;
+    this.#onLogs = options.onLogs ?? (() => {});
   }
 
   /** The serving monitor's; undefined while there is none. */
@@ -112,6 +118,11 @@ export class MonitorClient implements AsyncDisposable {
   /** How often a serving monitor has ended. */
   get losses(): number {
     return this.#losses;
+  }
+
+  /** The logs that the serving monitor cannot write. */
+  get logs(): LogState {
+    return this.#logs;
   }
 
   startEarly(): void {
@@ -304,6 +315,7 @@ export class MonitorClient implements AsyncDisposable {
     this.#watch(socket, pid);
     this.#keepTerminals(socket, hello);
     this.#greeted = Promise.resolve(this.#onHello(hello));
+    this.#watchLogs(socket).catch(logFailure(this.#log, "asking for failing logs failed"));
     return socket;
   }
 
@@ -366,9 +378,28 @@ export class MonitorClient implements AsyncDisposable {
       this.#reconnect().catch(logFailure(this.#log, "reconnecting to a monitor failed"));
     });
     readFrames(socket, (header, body) => {
-      if ("event" in header) this.#exited((header as EventHeader).exit);
+      if ("event" in header) this.#event(header as EventHeader);
       else this.#calls.settle(header as ReplyHeader, body);
     });
+  }
+
+  #event(header: EventHeader): void {
+    if (header.event === "exit") this.#exited(header.exit);
+    if (header.event === "logs") this.#logsChanged(header.logs);
+  }
+
+  async #watchLogs(socket: Socket): Promise<void> {
+    try {
+      this.#logsChanged(await this.#caller(socket)("watchLogs", {}));
+    } catch (error) {
+      // An older monitor has no such call; one that has ended is replaced.
+      if (codeOf(error) !== "UNIMPLEMENTED" && codeOf(error) !== "UNAVAILABLE") throw error;
+    }
+  }
+
+  #logsChanged(logs: LogState): void {
+    this.#logs = logs;
+    this.#onLogs(logs);
   }
 
   async #reconnect(): Promise<void> {

@@ -4,7 +4,9 @@
 // each file system with logs has its own thread (monitor/log_workers.ts).
 import { constants } from "node:fs";
 import { parentPort, workerData } from "node:worker_threads";
+import { epochMs } from "../base/clock.ts";
 import { codeOf, type ErrorCode, messageOf } from "../base/errors.ts";
+import { jsonText } from "../base/json.ts";
 import { MemoryCounts } from "../node/memory_events.ts";
 import { Descriptor, drainEventfd, type Released } from "../sys/descriptor.ts";
 import { EPOLLET, EPOLLOUT, EPOLLPRI } from "../sys/epoll.ts";
@@ -49,9 +51,20 @@ export type WorkerBody =
   /** Ends this thread when it has nothing left to write. */
   | { op: "stop" };
 type WorkerRequest = WorkerBody & { seq: number };
-/** seq: the request's, or 0 in the first message, which says that the thread has started. */
+/** errno: the failure, while the log cannot be written; "" if it is unknown. sinceMs: since the epoch. */
+export type LogTrouble = {
+  id: string;
+  path: string;
+  droppedBytes: number;
+  errno?: string;
+  sinceMs: number;
+};
+/** The logs that cannot be written, or lack output; droppedBytes: by this thread, also of logs that have ended. */
+export type LogReport = { troubles: LogTrouble[]; droppedBytes: number };
+/** seq: the request's, or 0 in the first message, which says that the thread has started, and in reports. */
 export type WorkerReply = {
   seq: number;
+  report?: LogReport;
   error?: { code: ErrorCode; message: string };
   lostBytes?: number;
 } & Partial<Captured>;
@@ -79,6 +92,8 @@ const copyMs = 2_000;
  * full disk take about a hundredth of a core.
  */
 const dropPauses = { share: 150, leastMs: 10, mostMs: 500 };
+/** A log that fails for less time is not reported; also the pause between two reports. */
+const reportMs = 1_000;
 /** Garbage is collected after this long without input, if there was much since the last time. */
 const idleMs = 1_000;
 /** A line now and then is not worth a collection, which takes some milliseconds. */
@@ -102,6 +117,12 @@ const lagging = new Set<Sink>();
 const inbox: WorkerRequest[] = [];
 /** The time (performance.now()) of the next round of dropping. */
 let dropAt = 0;
+/** The next report's time (performance.now()); there is one while a log fails and once after it. */
+let reportAt = 0;
+let isReportDue = false;
+let reported = "";
+/** Bytes dropped of logs that have ended. */
+let droppedBefore = 0;
 let paused = false;
 let stopping = false;
 
@@ -109,8 +130,12 @@ function startLog({ id, path, resumed, ...streams }: LogRequest): void {
   const earlier = logs.get(id);
   retries.forget(id);
   const events = {
-    failed: (errno: string) => retries.failed(id, errno, performance.now()),
+    failed: (errno: string) => {
+      isReportDue = true;
+      retries.failed(id, errno, performance.now());
+    },
     succeeded: () => {
+      isReportDue = true;
       retries.succeeded(id);
       for (const input of log.inputs) inputs.listen(input, true);
     },
@@ -172,6 +197,8 @@ function stepLogEnd(id: string, { log, end }: { log: ContainerLog; end: End }): 
   const written = drained && log.writeRest();
   if (!written && !late) return;
   const lostBytes = written ? 0 : log.unwritten();
+  isReportDue ||= log.trouble !== undefined;
+  droppedBefore += Math.max(lostBytes, log.trouble?.droppedBytes ?? 0);
   logs.delete(id);
   retries.forget(id);
   closeLog({ log, end }, lostBytes);
@@ -290,6 +317,31 @@ function stepDrops(): number | undefined {
   return Math.max(0, Math.ceil(dropAt - performance.now()));
 }
 
+/** Tells the main thread of logs that fail; returns the milliseconds until the next report. */
+function stepReport(): number | undefined {
+  if (!isReportDue) return undefined;
+  const now = performance.now();
+  if (now < reportAt) return Math.ceil(reportAt - now);
+  reportAt = now + reportMs;
+  isReportDue = retries.failing.length > 0;
+  const troubles = [...logs].flatMap(([id, { log }]) => troubleOf(id, log, now));
+  const dropped = troubles.reduce((sum, one) => sum + one.droppedBytes, droppedBefore);
+  const report = { troubles, droppedBytes: dropped };
+  const text = jsonText(report);
+  if (text !== reported) reply({ seq: 0, report });
+  reported = text;
+  return isReportDue ? reportMs : undefined;
+}
+
+function troubleOf(id: string, { trouble }: ContainerLog, now: number): LogTrouble[] {
+  if (trouble === undefined) return [];
+  const { path, droppedBytes, failure } = trouble;
+  const isFailing = failure !== undefined && now - failure.since >= reportMs;
+  if (!isFailing) return droppedBytes > 0 ? [{ id, path, droppedBytes, sinceMs: 0 }] : [];
+  const sinceMs = Math.round(epochMs(failure.since));
+  return [{ id, path, droppedBytes, errno: failure.errno, sinceMs }];
+}
+
 /** Retries unfinished work. waitMs: until the next step; undefined: none is unfinished. isUrgent: clients wait for it. */
 function step(): { isUrgent: boolean; waitMs?: number | undefined } {
   const now = performance.now();
@@ -313,7 +365,7 @@ function step(): { isUrgent: boolean; waitMs?: number | undefined } {
     logs.values().some(({ end }) => end !== undefined) ||
     captures.values().some(({ end }) => end !== undefined);
   const urgentMs = isUrgent ? stepMs : undefined;
-  const waits = [urgentMs, stepDrops(), fifos.shrink(now), retries.waitMs(now)];
+  const waits = [urgentMs, stepDrops(), stepReport(), fifos.shrink(now), retries.waitMs(now)];
   const next = waits.filter((ms) => ms !== undefined);
   return { isUrgent, waitMs: next.length > 0 ? Math.min(...next) : undefined };
 }

@@ -40,6 +40,12 @@ export const ownMetrics = {
   isulad_pods: metric("gauge", "state", "Pods by state"),
   isulad_containers: metric("gauge", "state", "Containers by state"),
   isulad_oom_kills_total: metric("counter", "", "Containers that ended OOMKilled"),
+  isulad_logs_failing: metric("gauge", "errno", "Containers whose log cannot be written"),
+  isulad_log_dropped_bytes_total: metric(
+    "counter",
+    "",
+    "Output that logs which could not be written lack, since the monitor's start",
+  ),
   isulad_monitor_restarts_total: metric("counter", "", "Monitors lost and replaced"),
   isulad_monitor_resident_memory_bytes: metric("gauge", "", "Resident memory of the monitor"),
   ...timed(

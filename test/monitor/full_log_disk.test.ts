@@ -8,20 +8,23 @@ import { join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { until } from "../expect.ts";
-import { type Daemon, startDaemon } from "../harness.ts";
+import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { mountTmpfs } from "../host.ts";
+import { freePort } from "../registry.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "isulad-fulllog-"));
 const disk = join(folder, "disk");
 const filler = join(disk, "filler");
 
 let daemon: Daemon;
+let port: number;
 let pod: PodSandboxConfig;
 let podId: string;
 beforeAll(async () => {
   mountTmpfs(disk);
   execFileSync("mount", ["-o", "remount,size=32m", disk]);
-  daemon = await startDaemon({ network: false });
+  port = await freePort();
+  daemon = await startDaemon({ network: false, config: { "metrics-port": port } });
   pod = daemon.hostPodConfig({ log_directory: disk });
   podId = await daemon.runPod(pod);
 });
@@ -31,6 +34,12 @@ afterAll(async () => {
   execFileSync("umount", ["-l", disk]);
   rmSync(folder, { recursive: true });
 });
+
+/** The value of a metric's only series. */
+async function metric(name: string): Promise<number> {
+  const text = await (await fetch(`http://127.0.0.1:${port}/metrics`)).text();
+  return Number(new RegExp(`^${name}(?:{.*})? (.*)$`, "m").exec(text)?.[1]);
+}
 
 const fill = () => spawnSync("sh", ["-c", `cat /dev/zero > ${filler}`]);
 /** Writes lines for ever, says in a file how far it is, and ends with 7 at SIGTERM. */
@@ -46,9 +55,24 @@ test("a chatty container goes on, its log says what it lacks, and it handles SIG
   const before = await at();
   // A FIFO, also one that was enlarged, has less.
   await until("it has gone on", async () => (await at()) > before + 200_000);
+  const why = () => {
+    const env = { ...process.env, ISULAD_HOST: `unix://${daemon.socket}` };
+    return spawnSync(executable, ["why", podId.slice(0, 13)], {
+      env,
+      encoding: "utf8",
+    }).stdout.replaceAll(/\s+/g, " ");
+  };
+  await until("why tells of it", () => why().includes("its log cannot be written (ENOSPC): "));
+  expect(await metric("isulad_logs_failing")).toBe(1);
+  expect(await metric("isulad_log_dropped_bytes_total")).toBeGreaterThan(1 << 20);
+  expect(daemon.log).toMatch(/WARN +log: logs of containers cannot be written: .*error=ENOSPC/);
   rmSync(filler);
   const text = () => readFileSync(log_path, "utf8");
   await until("its log says what it lacks", () => text().includes(" stderr F isulad-ts: "));
+  await until("its end is told", () => /could not be written for .* dropped/.test(why()));
+  expect(daemon.log).toMatch(
+    /INFO +log: logs of containers can be written again .*droppedBytes=\d/,
+  );
   fill();
   await daemon.client.StopContainer({ container_id: id, timeout: toLong(30) });
   const { status } = await daemon.exited(id);

@@ -332,6 +332,23 @@ const planted: [string, () => void, string, Finding["state"], RegExp, RegExp][] 
     /images prune/,
   ],
   [
+    "a full disk with the logs",
+    () => {
+      write("/var/log/pods/x", "");
+      node.disk = (path) =>
+        Promise.resolve({
+          bytes: 1000,
+          bytesFree: path.endsWith("/var/log/pods") ? 5 : 500,
+          inodes: 0,
+          inodesFree: 0,
+        });
+    },
+    "disk of logs",
+    "fail",
+    /^0\.5 % of the bytes/,
+    /output is dropped/,
+  ],
+  [
     "no inodes",
     () =>
       (node.disk = () =>

@@ -27,7 +27,12 @@ const context = {
   sandboxes: { list: () => [{ phase: { phase: "ready" } }], unflushed: 3 },
   containers: { list: () => [], unflushed: 0 },
   images: { list: () => [], usage: () => ({ bytes: 0n }) },
-  monitor: { pid: process.pid, losses: 0, pending: 0 },
+  monitor: {
+    pid: process.pid,
+    losses: 0,
+    pending: 0,
+    logs: { troubles: [{ errno: "ENOSPC" }, { errno: "ENOSPC" }, {}], droppedBytes: 9 },
+  },
   nri: { plugins: () => [] },
   events: { subscribers: 0, backlog: 0 },
   streams: { clients: 0 },
@@ -99,6 +104,11 @@ describe("the daemon's metrics", () => {
     }
     reportActivity("runtime", { operation: "create" }, { beganMs: 0, endedMs: 20 });
     expect(await samplesOf("isulad_runtime_duration_seconds")).toContain("_sumcreate 0.02");
+  });
+
+  test("count the containers whose log cannot be written, by error", async () => {
+    expect(await samplesOf("isulad_logs_failing")).toEqual(["ENOSPC 2"]);
+    expect(await samplesOf("isulad_log_dropped_bytes_total")).toEqual([" 9"]);
   });
 
   test("count the bytes and phases of a pull", async () => {

@@ -121,9 +121,16 @@ export async function parseManifest(
       throw new CriError("INVALID_ARGUMENT", `${what} is both an index and an image`);
     }
   }
+  if (isArtifact(value)) throw new NoImage(`${what} is no container image but an artifact`);
   const manifest = parseAs(Manifest, value, what);
   checkTypes(manifest, what);
   return { kind: "image", manifest };
+}
+
+/** True for the artifact manifest of early OCI 1.1 (ORAS), which has blobs, or a subject alone, in place of a config. */
+function isArtifact(value: unknown): boolean {
+  if (typeof value !== "object" || value === null || "config" in value) return false;
+  return ["blobs", "artifactType", "subject"].some((key) => key in value);
 }
 
 const nouns = { index: "index", image: "manifest" };
@@ -166,7 +173,7 @@ function checkTypes({ config, layers }: Manifest, what: string): void {
     throw new NoImage(message);
   }
   for (const { mediaType, digest } of layers) {
-    if (/[+/]json$|^text\//.test(mediaType)) {
+    if (/[+/](?:json|xml|yaml)$|^text\//.test(mediaType)) {
       const message = `${what}: layer ${digest} is not a file system but ${clip(mediaType, shownBytesMax)}`;
       throw new NoImage(message);
     }

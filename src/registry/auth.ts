@@ -85,7 +85,7 @@ function grantOf(
 
 /** True for the answer to a GET of a token service that may know only POST. */
 export function mayKnowPostOnly(status: number): boolean {
-  return [400, 404, 405, 501].includes(status);
+  return [400, 403, 404, 405, 501].includes(status);
 }
 
 /** Registries and proxies accept no longer headers. */

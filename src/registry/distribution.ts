@@ -193,15 +193,20 @@ async function openBlob(
   const headers: Record<string, string> = at > 0 ? { range: `bytes=${at}-` } : {};
   const path = `/blobs/${blob.digest}`;
   const request = { path, headers, isVerified: true, signal };
-  const response = await registryRequest(session, upstream, request);
+  const response = await registryRequest(session, upstream, request).catch((error: unknown) => {
+    if (at === 0 || !mayRefuseRanges(error)) throw error;
+    return registryRequest(session, upstream, { ...request, headers: {} });
+  });
   const { status } = response;
-  const start = /^bytes (\d+)-/.exec(response.headers.get("content-range") ?? "")?.[1];
-  if (status === 206 && Number(start) === at) return response;
-  // A web server's page is not the blob: another upstream may have it.
   const length = response.headers.get("content-length");
+  const start = /^bytes (\d+)-/.exec(response.headers.get("content-range") ?? "")?.[1];
+  // Without Content-Range it is taken for what was asked for: the blob's digest decides.
+  const isWhole = start === undefined && length !== null && Number(length) === blob.size;
+  if (status === 206 && !isWhole && Number(start ?? at) === at) return response;
+  // A web server's page is not the blob: another upstream may have it.
   const expected = length === null ? undefined : (blob.size ?? undefined);
   const isOther = expected === undefined ? isWebPage(response) : Number(length) !== expected;
-  if (status === 200 && !isOther) {
+  if ((status === 200 && !isOther) || (status === 206 && isWhole)) {
     const body = at === 0 ? response.body : skip(response.body, at);
     return { ...response, body, ...(length !== null && { length: Number(length) }) };
   }
@@ -209,6 +214,11 @@ async function openBlob(
   const content = expected === undefined ? "a web page" : `${length} bytes instead of ${expected}`;
   const offered = status === 206 ? "another range than requested" : content;
   throw new TransferError("DATA_LOSS", `${response.host} offers ${offered}`);
+}
+
+/** True for the answer of a registry, a store or a proxy that knows no ranges: the request is sent without one. */
+function mayRefuseRanges(error: unknown): boolean {
+  return error instanceof TransferError && [400, 416, 501].includes(error.status ?? 0);
 }
 
 /** Drops the first `count` bytes, for a server that ignores the Range header. */

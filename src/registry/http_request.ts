@@ -12,17 +12,20 @@ export class TransferError extends CriError {
   readonly retryAfterMs: number;
   /** The certificate is not trusted: no fallback to plain HTTP. */
   readonly isUntrusted: boolean;
+  /** Of the response; undefined: there was none, or it was no refusal. */
+  readonly status: number | undefined;
 
   constructor(code: ErrorCode, message: string, o: TransferErrorOptions = {}) {
     super(code, message, { cause: o.cause });
     this.mayRetry = o.mayRetry ?? false;
     this.retryAfterMs = o.retryAfterMs ?? 0;
     this.isUntrusted = o.isUntrusted ?? false;
+    this.status = o.status;
   }
 }
 
 type TransferErrorOptions = ErrorOptions &
-  Partial<Pick<TransferError, "mayRetry" | "retryAfterMs" | "isUntrusted">>;
+  Partial<Pick<TransferError, "mayRetry" | "retryAfterMs" | "isUntrusted" | "status">>;
 
 /** What a host gets besides the headers of the request. */
 export type Access = { headers: Record<string, string>; tls: Tls };

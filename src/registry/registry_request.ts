@@ -264,10 +264,11 @@ export function refusal(
   }
   const isBusy = status === 429;
   const code = isBusy ? "RESOURCE_EXHAUSTED" : "UNAVAILABLE";
-  if (!isBusy && status !== 408 && status < 500) return new TransferError(code, message);
+  if (!isBusy && status !== 408 && status < 500)
+    return new TransferError(code, message, { status });
   const retryAfterMs = retryAfter(headers.get("retry-after") ?? "");
   if (retryAfterMs <= retryAfterMsMax) {
-    return new TransferError(code, message, { mayRetry: true, retryAfterMs });
+    return new TransferError(code, message, { mayRetry: true, retryAfterMs, status });
   }
   const later = `its Retry-After of ${Math.round(retryAfterMs / 1000)} s is too long to wait`;
   return new TransferError(code, `${message}; ${later}`);

@@ -118,6 +118,9 @@ describe("parseManifest", () => {
       },
       "no image",
     ],
+    ["an artifact of ORAS", { artifactType: "application/vnd.x", blobs: [layer] }, "no image"],
+    ["an artifact without anything", { schemaVersion: 2, subject: config }, "no image"],
+    ["a bill of materials", ofLayer("application/vnd.cyclonedx+xml"), "no image"],
     ["an attestation", ofLayer("application/vnd.in-toto+json"), "no image"],
     [
       "a nondistributable layer, which the registry may have",

@@ -172,6 +172,25 @@ describe("readBlob", () => {
     expect(await read()).toEqual(layerBytes);
   });
 
+  test.each<[string, (range: string | undefined) => [number, number]]>([
+    ["answers 206 without saying which range", () => [206, 600]],
+    ["answers 206 with the whole", () => [206, 0]],
+    ["answers 400 to a range", (range) => [range === undefined ? 200 : 400, 0]],
+    ["answers 416 to a range", (range) => [range === undefined ? 200 : 416, 0]],
+    ["answers 501 to a range", (range) => [range === undefined ? 200 : 501, 0]],
+  ])("resumes at a server that %s", async (_, how) => {
+    let count = 0;
+    answer("/blobs/", (request, response, url) => {
+      if (count++ === 0) return cutAt(600)(request, response, url);
+      const [status, from] = how(request.headers.range);
+      const bytes = status < 300 ? layerBytes.subarray(from) : Buffer.alloc(0);
+      response.writeHead(status, { "content-length": bytes.length }).end(bytes);
+      return true;
+    });
+    expect(await read()).toEqual(layerBytes);
+    expect(count).toBeLessThanOrEqual(3);
+  });
+
   test("goes back to the upstream that broke off when the next one offers another range", async () => {
     answer("/blobs/", once(cutAt(600)));
     other.intercept = (_, response) => {

@@ -58,7 +58,7 @@ describe("registryRequest", () => {
     expect(fake.requests.map(({ headers }) => headers["x-a"])).toEqual(["1", "1", "1"]);
   });
 
-  test.each([404, 405, 501])(
+  test.each([403, 404, 405, 501])(
     "sends user and password by POST to a token service that answers GET with %d",
     async (status) => {
       const forms: string[] = [];

@@ -11,7 +11,7 @@ import type { LayerWant } from "../layer/layer_maker.ts";
 import type { ImageOrigin } from "./image_origin.ts";
 import type { ImageSource } from "./records.ts";
 import { fetchBlob, fetchManifest, fetchUnlessKnown } from "../registry/distribution.ts";
-import { openPullSession, type PullSession, type Upstream } from "../registry/pull_session.ts";
+import { openPullSession, usesSecrets, type PullSession } from "../registry/pull_session.ts";
 import type { Verification } from "./verifiers.ts";
 
 /** An image to register (register.ts), with the sources of its layers. */
@@ -82,7 +82,7 @@ function namesOf(ref: Reference, session: PullSession, digest: string): KnownIma
       repository,
       tags: ref.tag === undefined ? [] : [ref.tag],
       digest,
-      isPrivate: session.upstreams.some(hasSecrets),
+      isPrivate: usesSecrets(session),
     },
   };
 }
@@ -116,13 +116,6 @@ async function fetchResolved(
     origin: { ...names.origin, manifests },
     what: ref.name,
   };
-}
-
-/** True if a request had secrets: it is unknown whether the registry, which need not ask, would answer without them. */
-function hasSecrets({ auth, headers, tls }: Upstream): boolean {
-  return (
-    auth.credentials !== undefined || tls.cert !== undefined || Object.keys(headers).length > 0
-  );
 }
 
 type ManifestOptions = {

@@ -100,13 +100,23 @@ export class Registrar {
       this.#writes.run(signal, async () => {
         const whole = await this.whole(image.origin.repository, image.origin.digest);
         if (whole === undefined) return undefined;
-        const { manifests } = whole;
+        const { manifests, record: known } = whole;
+        if (!image.origin.isPrivate) await this.#publish(known);
         const origin = manifests && { ...image.origin, manifests };
         const pull = { repoTags, repoDigests, source, runtimeHandler, pulledAtNs: nowNs() };
         const record = { ...whole.record, ...pull };
         return await this.#add(record, whole.config, origin);
       }),
     );
+  }
+
+  /** Lifts what restricts the layers of an image that the registry gives without credentials. */
+  async #publish({ layers: chain }: ImageRecord): Promise<void> {
+    const { layers } = this.#parts;
+    for (const chainId of chain) {
+      const diffId = layers.diffIdOf(chainId);
+      if (diffId !== undefined) await layers.changeAccess(diffId, () => undefined);
+    }
   }
 
   async #add(record: ImageRecord, config: Buffer, origin?: ImageOrigin): Promise<ImageRecord> {

@@ -8,6 +8,7 @@ import { clip } from "../base/text.ts";
 import type { UnpackPool } from "./unpack_pool.ts";
 import type { ClonedLayer } from "./job_clone.ts";
 import type { LayerLimits, LayerSource } from "./job_unpack.ts";
+import { accessAfter, firstAccess, pullerOf, reuseOf, type LayerAccess } from "./layer_access.ts";
 import { scratchPaths, type LayerStore } from "./layer_store.ts";
 import { chooseDecoding, type LayerDescriptor, type ProcessorOptions } from "./processor_choice.ts";
 import type { LayerState } from "./layer_progress.ts";
@@ -45,6 +46,8 @@ type OneOptions = EnsureOptions & { downloads: Semaphore; below: Promise<void> }
 
 /** A layer in its scratch folder; digest: of its blob, which a cloned layer does not have. */
 type MadeLayer = ClonedLayer & { digest: string | undefined };
+/** restricted: who may reuse it. */
+type OwnedLayer = MadeLayer & { restricted: LayerAccess };
 
 export class LayerMaker {
   readonly #store: LayerStore;
@@ -52,8 +55,8 @@ export class LayerMaker {
   readonly #byChain = new KeyedLock("layer");
   /** Holders of these locks wait for no other layer, so they cannot deadlock. */
   readonly #byContent = new KeyedLock("content");
-  /** Diff ID → scratch folder of a finished layer that waits for the layers below it. */
-  readonly #pending = new Map<string, string>();
+  /** Diff ID → scratch folder of a finished layer that waits for the layers below it, and who may reuse it. */
+  readonly #pending = new Map<string, { scratch: string; restricted: LayerAccess }>();
 
   constructor(store: LayerStore, options: LayerMakerOptions) {
     this.#store = store;
@@ -96,7 +99,10 @@ export class LayerMaker {
   async #ensureOne(wants: LayerWant[], index: number, o: OneOptions): Promise<void> {
     const { chainId, size } = wants[index]!;
     const wasThere = await this.#byChain.run(chainId, o.signal, async () => {
-      if (this.#store.has(chainId)) return true;
+      if (this.#store.has(chainId)) {
+        await this.#proveAccess(wants[index]!, { ...o, index });
+        return true;
+      }
       await this.#make(wants, index, o);
       return false;
     });
@@ -111,8 +117,9 @@ export class LayerMaker {
       const made = await this.#byContent.run(diffId, o.signal, async () => {
         const result =
           (await this.#cloneLayer(want, scratch, o)) ??
-          (await this.#unpackLayer(want, scratch, { ...o, index }));
-        if (!this.#pending.has(diffId)) this.#pending.set(diffId, scratch);
+          (await this.#fetchLayer(want, scratch, { ...o, index }));
+        const { restricted } = result;
+        if (!this.#pending.has(diffId)) this.#pending.set(diffId, { scratch, restricted });
         return result;
       });
       await o.below;
@@ -131,7 +138,7 @@ export class LayerMaker {
   }
 
   #clearPending(diffId: string, scratch: string): void {
-    if (this.#pending.get(diffId) === scratch) this.#pending.delete(diffId);
+    if (this.#pending.get(diffId)?.scratch === scratch) this.#pending.delete(diffId);
   }
 
   /**
@@ -176,18 +183,82 @@ export class LayerMaker {
     await o.helpers.run(job, { signal: o.signal });
   }
 
-  /** Clones a layer with the same content; undefined: there is none, or linking failed. */
-  async #cloneLayer(want: LayerWant, scratch: string, o: OneOptions) {
+  /**
+   * Tests whether the pull may reuse this content (layer_access.ts). False: it has to download it.
+   * @throws CriError when the registry has to be asked, and does not answer.
+   */
+  async #mayReuse(want: LayerWant, access: LayerAccess, signal: AbortSignal): Promise<boolean> {
+    const { source, digest, diffId } = want;
+    const reuse = reuseOf(access, pullerOf(source), digest);
+    if (reuse !== "ask" || source.kind !== "registry") return reuse === "allowed";
+    const { offersBlob } = await import("../registry/distribution.ts");
+    const { registryItself } = await import("../registry/failover.ts");
+    try {
+      return await offersBlob(registryItself(source.session), { digest }, signal);
+    } catch (error) {
+      throw unproven(error, diffId);
+    }
+  }
+
+  /** Proves that the pull may use a layer that is here, by the registry's word or by a download. */
+  async #proveAccess(want: LayerWant, o: OneOptions & { index: number }): Promise<void> {
+    const { diffId, digest, source } = want;
+    const puller = pullerOf(source);
+    const mayReuse = await this.#mayReuse(want, this.#store.accessTo(diffId), o.signal);
+    if (!mayReuse) {
+      const scratch = await this.#store.makeScratch();
+      try {
+        await this.#fetchLayer(want, scratch, o);
+      } finally {
+        await removeTree(scratch);
+      }
+    }
+    const verified = mayReuse ? undefined : digest;
+    await this.#store.changeAccess(diffId, (old) => accessAfter(old, puller, verified));
+  }
+
+  /** Downloads a layer; one that is here with restricted access from the registry itself, which knows who may have it. */
+  async #fetchLayer(
+    want: LayerWant,
+    scratch: string,
+    o: OneOptions & { index: number },
+  ): Promise<OwnedLayer> {
+    const { diffId, digest, source } = want;
+    const puller = pullerOf(source);
+    const access = this.#pending.get(diffId)?.restricted ?? this.#store.accessTo(diffId);
+    const restricted = firstAccess(puller, digest);
+    if (source.kind !== "registry" || reuseOf(access, puller, digest) === "allowed")
+      return { ...(await this.#unpackLayer(want, scratch, o)), restricted };
+    const { registryItself } = await import("../registry/failover.ts");
+    const own = { ...want, source: { ...source, session: registryItself(source.session) } };
+    try {
+      return { ...(await this.#unpackLayer(own, scratch, o)), restricted };
+    } catch (error) {
+      throw unproven(error, diffId);
+    }
+  }
+
+  /** Clones a layer with the same content; undefined: there is none for this pull, or linking failed. */
+  async #cloneLayer(
+    want: LayerWant,
+    scratch: string,
+    o: OneOptions,
+  ): Promise<OwnedLayer | undefined> {
     const pending = this.#pending.get(want.diffId);
     const from =
-      pending === undefined ? this.#store.findByContent(want.diffId) : scratchPaths(pending);
+      pending === undefined
+        ? this.#store.findByContent(want.diffId)
+        : scratchPaths(pending.scratch);
     if (from === undefined) return undefined;
+    const access = pending === undefined ? this.#store.accessTo(want.diffId) : pending.restricted;
+    if (!(await this.#mayReuse(want, access, o.signal))) return undefined;
+    const restricted = accessAfter(access, pullerOf(want.source));
     try {
       const { tree: folder, manifest: listing, tarSplit: recipe } = scratchPaths(scratch);
       const source = { from: from.tree, fromListing: from.manifest, fromRecipe: from.tarSplit };
       const job = { kind: "clone", ...source, folder, listing, recipe } as const;
       const cloned = await o.helpers.run(job, { signal: o.signal });
-      return { ...cloned, digest: undefined } satisfies MadeLayer;
+      return { ...cloned, digest: undefined, restricted };
     } catch (error) {
       // The other layer was removed meanwhile, or one of its files has the maximum number of hard links.
       this.#options.log.debug("cannot clone a layer with the same content, fetching it", {
@@ -264,6 +335,11 @@ export class LayerMaker {
     };
     return await activity("pull", { phase: "layer" }, run, () => ({ layer: digest }));
   }
+}
+
+function unproven(error: unknown, diffId: string): unknown {
+  const reason = `this node has layer ${diffId} of another, private image, which this pull gets only if its registry itself gives it`;
+  return new CriError(codeOf(error), `${messageOf(error)} (${reason})`, { cause: error });
 }
 
 /** Names the media type of a layer that turned out to be no tar, and explains a missing layer. */

@@ -16,6 +16,13 @@ const LayerRecord = v.object({
   blob: v.optional(v.string()),
   /** The tree marks removed names in the form that overlayfs does not understand (whiteouts.ts). */
   whiteouts: v.optional(v.literal("native")),
+  /**
+   * Absent: public, or of an earlier build. Else all pulls that brought it used credentials; repositories: those that it
+   * may be reused for; digests: of its blobs.
+   */
+  restricted: v.optional(
+    v.object({ repositories: v.array(v.string()), digests: v.array(v.string()) }),
+  ),
   /** The boot during which it was unpacked; absent once it is synced to disk. */
   unsyncedBoot: v.optional(v.string()),
 });

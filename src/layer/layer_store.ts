@@ -18,6 +18,7 @@ import { refuseNewer } from "../base/record_version.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import { Removals } from "./removals.ts";
 import type { UnpackPool } from "./unpack_pool.ts";
+import { commonAccess, type LayerAccess } from "./layer_access.ts";
 import { parseLayerRecord, type LayerRecord } from "./layer_record.ts";
 import { digestOf } from "../base/digest.ts";
 import { tarSplitStreamBytes } from "./tar_split.ts";
@@ -26,7 +27,11 @@ import type { StorageDriver } from "./storage_driver.ts";
 export type LayerInfo = Pick<LayerRecord, "chainId" | "diffId" | "sizeBytes" | "inodes">;
 
 /** A complete layer in a scratch folder; digest: of the blob, undefined for a cloned layer. */
-type FinishedLayer = LayerInfo & { inodes: number; digest: string | undefined };
+type FinishedLayer = LayerInfo & {
+  inodes: number;
+  digest: string | undefined;
+  restricted?: LayerAccess;
+};
 
 type LayerStoreOptions = {
   driver: StorageDriver;
@@ -51,6 +56,10 @@ export function scratchPaths(scratch: string) {
   return { tree: at("tree"), manifest: at("list"), tarSplit: at("recipe"), blob: at("blob") };
 }
 
+function sameJson(a: unknown, b: unknown): boolean {
+  return jsonText(a) === jsonText(b);
+}
+
 /** Files next to a record, by suffix; suffixes are part of the format on disk. */
 const sidecars = { list: "manifest", recipe: "tarSplit", blob: "blob" } as const;
 
@@ -64,8 +73,8 @@ export class LayerStore {
   readonly #commits = new KeyedLock("layer commit");
   /** Those whose sync has begun. */
   #syncing = new Set<LayerRecord>();
-  /** The latest write of a synced record; evictions wait for it. */
-  #markingSynced: Promise<unknown> = Promise.resolve();
+  /** Writes of records that were there before. */
+  #rewriting: Promise<unknown> = Promise.resolve();
   readonly removals: Removals;
   /** Short names of layers whose files are being moved to scratch → completion. */
   readonly #evicting = new Map<string, Promise<unknown>>();
@@ -218,6 +227,33 @@ export class LayerStore {
     return undefined;
   }
 
+  /** Who may reuse this content, above any other layers. */
+  accessTo(diffId: string): LayerAccess {
+    const all = [...this.#layers.values()].filter((one) => one.diffId === diffId);
+    return commonAccess(all.map(({ restricted }) => restricted));
+  }
+
+  /** Changes who may reuse this content. */
+  async changeAccess(diffId: string, change: (old: LayerAccess) => LayerAccess): Promise<void> {
+    for (const [chainId, { diffId: other }] of this.#layers) {
+      if (other !== diffId) continue;
+      using _ = await this.#commits.acquire(chainId);
+      const record = this.#layers.get(chainId);
+      const restricted = change(this.accessTo(diffId));
+      if (record === undefined || sameJson(record.restricted, restricted)) continue;
+      const changed = { ...record, restricted };
+      this.#layers.set(chainId, changed);
+      await this.#rewrite(changed, { fsync: record.unsyncedBoot === undefined });
+    }
+  }
+
+  /** Writes a record again; evictions wait for it. The caller holds the layer's lock. */
+  async #rewrite(record: LayerRecord, { fsync }: { fsync: boolean }): Promise<void> {
+    const written = this.#write(record, { fsync });
+    this.#rewriting = Promise.all([this.#rewriting, written.catch(() => {})]);
+    await written;
+  }
+
   #sidecar(chainId: string, suffix: string): string {
     return join(this.root, `${this.nameOf(chainId)}.${suffix}`);
   }
@@ -237,12 +273,12 @@ export class LayerStore {
   }
 
   async #commit(made: FinishedLayer, scratch: string): Promise<void> {
-    const { chainId, diffId, sizeBytes, inodes, digest } = made;
+    const { chainId, diffId, sizeBytes, inodes, digest, restricted } = made;
     const paths = scratchPaths(scratch);
     const short = this.#takeName(chainId);
     const blob = existsSync(paths.blob) ? digest : undefined;
     const whiteouts = this.#driver === "native" ? "native" : undefined;
-    const content = { chainId, diffId, sizeBytes, inodes, blob, whiteouts } as const;
+    const content = { chainId, diffId, sizeBytes, inodes, blob, whiteouts, restricted } as const;
     const record: LayerRecord = { version: 1, ...content, unsyncedBoot: this.#bootId };
     await this.#evicting.get(short);
     if (this.#orphanedTrees.has(short)) this.#renameOrphanedTree(short);
@@ -262,9 +298,10 @@ export class LayerStore {
 
   /** Replaces a layer by one that was made again. */
   async replace(made: FinishedLayer, scratch: string): Promise<void> {
+    const { restricted } = this.#layers.get(made.chainId) ?? {};
     const evicted = await this.#evict(made.chainId);
     try {
-      await this.commit(made, scratch);
+      await this.commit({ ...made, restricted }, scratch);
     } finally {
       await this.removals.remove(...evicted);
     }
@@ -294,12 +331,11 @@ export class LayerStore {
     await helpers.run({ kind: "sync", folder: this.root }, { signal });
     for (const record of records) {
       const { chainId } = record;
-      if (this.#layers.get(chainId) !== record) continue; // removed or replaced meanwhile
+      using _ = await this.#commits.acquire(chainId);
+      if (this.#layers.get(chainId) !== record) continue; // removed, replaced or changed meanwhile
       const synced = { ...record, unsyncedBoot: undefined };
       // With fsync: otherwise a power loss could leave an empty record in place of the one that sync() has covered.
-      const written = this.#write(synced, { fsync: true });
-      this.#markingSynced = written.catch(() => {});
-      await written;
+      await this.#rewrite(synced, { fsync: true });
       if (this.#layers.get(chainId) === record) this.#layers.set(chainId, synced);
     }
   }
@@ -352,7 +388,7 @@ export class LayerStore {
   }
 
   async #moveToScratch(moves: [from: string, to: string][]): Promise<string[]> {
-    await this.#markingSynced;
+    await this.#rewriting;
     for (const [from, to] of moves) {
       try {
         await rename(from, to);

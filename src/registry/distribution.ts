@@ -252,6 +252,31 @@ export async function fetchBlob(
   });
 }
 
+/**
+ * Asks for a blob by HEAD. @returns false when an upstream refuses or cannot tell: its answer to a GET has the reason.
+ * @throws CriError when no upstream answers.
+ */
+export async function offersBlob(
+  session: PullSession,
+  { digest }: BlobRequest,
+  signal: AbortSignal,
+): Promise<boolean> {
+  const purpose = { what: blobName(session, { digest }), needs: "canPull", signal } as const;
+  const path = `/blobs/${digest}`;
+  const request = { method: "HEAD", path, headers: {}, isVerified: true, signal } as const;
+  return await withFailover(session, purpose, async (upstream) => {
+    try {
+      const response = await registryRequest(session, upstream, request);
+      await discard(response);
+      return !isWebPage(response);
+    } catch (error) {
+      const isRefusal = error instanceof TransferError && !error.mayRetry;
+      if (isRefusal && error.code !== "DEADLINE_EXCEEDED") return false;
+      throw error;
+    }
+  });
+}
+
 type Purpose = FailoverOptions & { what: string; signal: AbortSignal };
 
 /** Runs `attempt` on one upstream after another until one succeeds. @throws CriError for all failures. */

@@ -159,6 +159,12 @@ export class Reconnection {
   }
 }
 
+/** Returns the session limited to the registry itself, if it may be asked for blobs, else the session. */
+export function registryItself(session: PullSession): PullSession {
+  const upstreams = session.upstreams.filter(({ isOrigin, canPull }) => isOrigin && canPull);
+  return upstreams.length === 0 ? session : { ...session, upstreams };
+}
+
 /** Returns the session limited to the registry itself, or undefined if it has no mirrors. */
 export function withoutMirrors(session: PullSession): PullSession | undefined {
   const upstreams = session.upstreams.filter(({ isOrigin }) => isOrigin);

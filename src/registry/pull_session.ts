@@ -69,6 +69,14 @@ export function newUpstream(endpoint: Endpoint, auth: ResolvedCredentials): Upst
   return { ...endpoint, auth, authorizations: {}, ...learned };
 }
 
+/** True if its requests may have secrets: it is unknown whether the registry, which need not ask, would answer without. */
+export function usesSecrets({ upstreams }: PullSession): boolean {
+  return upstreams.some(
+    ({ auth, headers, tls }) =>
+      auth.credentials !== undefined || tls.cert !== undefined || Object.keys(headers).length > 0,
+  );
+}
+
 /** Mirrors are third parties: they get the pull's own credentials only if serverAddress names them. */
 export function givenCredentials(
   endpoint: Endpoint,

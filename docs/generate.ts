@@ -39,7 +39,7 @@ const sections: Record<string, string> = {
     layer-max-entries layer-max-depth layer-max-ratio`,
   Storage: "storage-driver storage-opts",
   Networking: `
-    network-plugin cni-bin-dir cni-conf-dir cni-conf-template max-conf-num ip-preference cni-timeout
+    network-plugin cni-bin-dir cni-conf-dir cni-conf-template max-conf-num pod-networks ip-preference cni-timeout
     netns-mounts-under-state-dir`,
   "Exec, attach and port-forward": `
     drain-exec-sync-io-timeout stream-server-address websocket-server-listening-port stream-idle-timeout stream-tls-cert stream-tls-key`,

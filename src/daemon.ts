@@ -293,6 +293,7 @@ function openNetworks({ config, log }: Pick<Given, "config" | "log">): CniNetwor
     binDirs: "cniBinDirs",
     timeoutMs: "cniTimeoutMs",
     maxConfNum: "maxConfNum",
+    podNetworks: "podNetworks",
   });
   const cacheDir = join(config.graph, "cni");
   return openCni(Object.assign(live, { cacheDir, log: log.child("cni"), graceMs: cniGraceMs }));

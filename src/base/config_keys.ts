@@ -163,6 +163,11 @@ export const daemonKeys = {
     about: "number of CNI lists that each pod is attached to (eth0, eth1, …); 0: all",
     also: ["cni-max-conf-num"],
   }),
+  podNetworks: key("pod-networks", k.texts, ["*"], {
+    live: true,
+    about:
+      "CNI lists that pods may ask for by annotation, besides their own; `*` for any characters, an empty list for none",
+  }),
   ipPreference: key("ip-preference", k.choice(["ipv4", "ipv6", "cni"]), "ipv4", {
     live: true,
     about: "address family of a pod's ip: ipv4, ipv6, or cni: the first address of the result",

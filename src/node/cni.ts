@@ -49,6 +49,8 @@ export type CniOptions = {
   graceMs: number;
   /** Number of lists that every pod is attached to; 0: all. */
   maxConfNum: number;
+  /** Patterns of the lists that pods may ask for. */
+  podNetworks: readonly string[];
 };
 
 /** A handler's own lists; absent fields are those of all pods. */
@@ -144,7 +146,8 @@ export class CniNetwork implements AsyncDisposable {
       throw new CriError("UNAVAILABLE", `the pod network is not ready: ${reason}`);
     }
     const annotation = pod.annotations[networksAnnotation];
-    const networks = podNetworks([list, ...others], maxConfNum, annotation);
+    const requests = { annotation, allowed: this.#options.podNetworks };
+    const networks = podNetworks([list, ...others], maxConfNum, requests);
     const { args, capabilityArgs: all } = runtimeConfOf(pod);
     // A host port can forward to one address only, so only the default network gets the mappings.
     const { portMappings: _, ...withoutPorts } = all;

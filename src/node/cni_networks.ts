@@ -5,6 +5,7 @@
 // first one stays, and it should be the route of the pod's default address.
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
+import { matchesGlob } from "../base/glob.ts";
 import { jsonValue } from "../base/json.ts";
 import { quoted } from "../base/text.ts";
 import { checked } from "../base/schema.ts";
@@ -32,21 +33,22 @@ export type PodNetwork = { list: ConfList; ifName: string };
 
 /**
  * Returns the pod's networks, the default one first. lists: those of the conf dir, in order; defaults: how
- * many of them every pod gets, 0: all.
- * @throws CriError INVALID_ARGUMENT for a malformed annotation or one that names an unknown network.
+ * many of them every pod gets, 0: all. allowed: patterns of those that a pod may ask for.
+ * @throws CriError INVALID_ARGUMENT for a malformed annotation, or one that names a network that is unknown or not
+ * allowed. The error is the same, and names no other network: the pod's author learns nothing of those of others.
  */
 export function podNetworks(
   lists: [ConfList, ...ConfList[]],
   defaults: number,
-  annotation: string | undefined,
+  { annotation, allowed }: { annotation: string | undefined; allowed: readonly string[] },
 ): [PodNetwork, ...PodNetwork[]] {
   const attached = defaults === 0 ? lists : lists.slice(0, defaults);
   const networks = attached.map((list, index) => ({ list, ifName: `eth${index}` }));
   for (const { name, interface: ifName } of annotation ? parse(annotation) : []) {
     const list = lists.find((one) => one.name === name);
-    if (list === undefined) {
-      const known = lists.map((one) => one.name).join(", ");
-      throw invalid(`unknown network ${quoted(name)} (CNI lists: ${known})`);
+    const isAllowed = attached.some((one) => one.name === name) || matchesAny(allowed, name);
+    if (list === undefined || !isAllowed) {
+      throw invalid(`there is no network ${quoted(name)} that pods may ask for (pod-networks)`);
     }
     const same = networks.findIndex((network) => network.ifName === ifName);
     // As in iSulad: a request for the default interface replaces the default network.
@@ -60,6 +62,10 @@ export function podNetworks(
   }
   const [first, ...others] = networks;
   return [first!, ...others];
+}
+
+function matchesAny(patterns: readonly string[], name: string): boolean {
+  return patterns.some((pattern) => matchesGlob(pattern, name));
 }
 
 function parse(annotation: string): v.InferOutput<typeof Requests> {

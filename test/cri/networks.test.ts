@@ -113,7 +113,11 @@ describe("several networks", () => {
 
   test.each([
     ["nonsense", "not json", /must be a list such as/],
-    ["an unknown network", '[{"name":"no-such","interface":"net1"}]', /unknown network "no-such"/],
+    [
+      "an unknown network",
+      '[{"name":"no-such","interface":"net1"}]',
+      /no network "no-such" that pods may ask for/,
+    ],
     ["a bad interface", '[{"name":"x","interface":"a/b"}]', /must be a list such as/],
     ["the default network again", '[{"name":"$-first","interface":"net1"}]', /already attached/],
     [

@@ -36,7 +36,16 @@ export const ampleMs = 60_000;
 export function openNetwork(timeoutMs = ampleMs, maxConfNum = 1, graceMs = 500): CniNetwork {
   const [confDir, cacheDir] = [join(dir, "net.d"), join(dir, "cache")];
   const binDirs = [join(dir, "bin")];
-  return openCni({ confDir, cacheDir, binDirs, log, timeoutMs, maxConfNum, graceMs });
+  return openCni({
+    confDir,
+    cacheDir,
+    binDirs,
+    log,
+    timeoutMs,
+    maxConfNum,
+    graceMs,
+    podNetworks: ["*"],
+  });
 }
 
 export function writeList(cniVersion: string, list: object[], file = "10-pods.conflist"): void {

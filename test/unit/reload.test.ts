@@ -193,6 +193,7 @@ test("the pod network follows the folder in the configuration", async () => {
     binDirs: "cniBinDirs",
     timeoutMs: "cniTimeoutMs",
     maxConfNum: "maxConfNum",
+    podNetworks: "podNetworks",
   } as const;
   const { log } = (await daemonWith({})).context;
   const more = { cacheDir: join(dir, "cni"), log, graceMs: 1000 };

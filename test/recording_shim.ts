@@ -176,7 +176,9 @@ function serveConnection(socket: Socket): void {
   const messages = new Messages((message) => {
     reply(message).catch((error: Error) => socket.destroy(error));
   });
-  socket.on("data", (chunk: Buffer) => messages.feed(chunk, () => false));
+  socket.on("data", (chunk: Buffer) => {
+    for (const _ of messages.feed(chunk, () => false));
+  });
   socket.on("error", () => {});
 }
 

@@ -16,13 +16,15 @@ export async function exec(context: Context, request: cri.ExecRequest): Promise<
   const wanted = requestedStreams(request);
   const container = requireRunning(context.containers.get(request.container_id ?? ""));
   const { id, selinux } = container;
-  const { process } = await readSpec(context, id);
-  const command = ociJson(execProcess(process, request.cmd ?? [], wanted.tty));
+  const cmd = request.cmd ?? [];
+  const process = async () =>
+    ociJson(execProcess((await readSpec(context, id)).process, cmd, wanted.tty));
+  await process(); // what is invalid is refused here
   const label = selinux?.mount;
   const subject = { ...containerFields(context, container), ...commandFields(request.cmd) };
   context.log.debug("exec with streams", { ...subject, tty: wanted.tty });
   const streams = { containerId: id, byShim: isByShim(container), label, wanted };
-  return { url: context.streams.exec(container.sandboxId, { ...streams, process: command }) };
+  return { url: context.streams.exec(container.sandboxId, { ...streams, process }) };
 }
 
 export function attach(context: Context, request: cri.AttachRequest): cri.AttachResponse {

@@ -11,8 +11,8 @@ import { openExecIo, type ExecIo, type ExecStreams, type StreamParts } from "./e
 import { followSizes } from "./resize.ts";
 
 export type ExecSession = Omit<ExecStreams, "key"> & {
-  /** OCI process as JSON. */
-  process: string;
+  /** Makes the OCI process as JSON: a URL that waits for its client does not hold the container's environment. */
+  process: () => Promise<string>;
 };
 
 /** Runs the command to its end; kills it if the client disconnects or its streams fail. */
@@ -32,7 +32,8 @@ export async function serveExec(
   hangup.addEventListener("abort", cancel, { once: true });
   try {
     using io = openExecIo(parts, { ...session, key });
-    const { containerId: id, process } = session;
+    const { containerId: id } = session;
+    const process = await session.process();
     const { result } = await parts.monitor.call("startExec", { id, key, process, ...io.request });
     if (hangup.aborted) cancel(); // the first cancel may have preceded the exec
     const exec = { id, key, ...result };

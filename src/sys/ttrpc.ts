@@ -11,6 +11,7 @@
 import type { Duplex } from "node:stream";
 import { codeOf, CriError, grpcCodes, messageOf } from "../base/errors.ts";
 import { connectionEnded, tooLarge, TtrpcCalls } from "./ttrpc_calls.ts";
+import { takeInSteps } from "./socket_steps.ts";
 import {
   decodeRequest,
   encodeResponse,
@@ -64,10 +65,11 @@ export class TtrpcConnection {
       [OUTGOING]: new Messages((message) => this.#calls.answered(message)),
       [INCOMING]: new Messages((message) => this.#asked(message)),
     });
-    socket.on("data", (chunk: Buffer) => this.#read(chunk));
-    socket.on("end", () => this.close("the peer has closed it"));
+    const steps = (chunk: Buffer) => this.#frames.feed(chunk, () => this.#closed !== undefined);
+    takeInSteps(socket, steps, (error) =>
+      this.close(error === undefined ? "the peer has closed it" : messageOf(error)),
+    );
     socket.on("error", (error) => this.close(messageOf(error)));
-    socket.on("close", () => this.close("the peer has closed it"));
   }
 
   /** The reason for the connection's end; undefined while it is open. */
@@ -93,15 +95,6 @@ export class TtrpcConnection {
   ): Promise<Uint8Array> {
     if (this.#closed !== undefined) return Promise.reject(connectionEnded(method, this.#closed));
     return this.#calls.call({ service, method, payload, timeoutMs });
-  }
-
-  #read(chunk: Buffer): void {
-    if (this.#closed !== undefined) return;
-    try {
-      this.#frames.feed(chunk, () => this.#closed !== undefined);
-    } catch (error) {
-      this.close(messageOf(error));
-    }
   }
 
   #asked({ stream, type, body }: Message): void {
@@ -170,19 +163,20 @@ class Frames {
     this.#connections = connections;
   }
 
-  /** @throws for an invalid frame. */
-  feed(chunk: Buffer, ended: () => boolean): void {
+  /** Yields after each step. @throws for an invalid frame. */
+  *feed(chunk: Buffer, ended: () => boolean): Generator<void> {
     let rest = chunk;
     while (rest.length > 0 && !ended()) {
       if (this.#left > 0) {
         const piece = rest.subarray(0, this.#left);
         this.#left -= piece.length;
-        this.#target!.feed(piece, ended);
+        yield* this.#target!.feed(piece, ended);
         rest = rest.subarray(piece.length);
         continue;
       }
       rest = rest.subarray(this.#header.feed(rest));
       if (this.#header.full) this.#begin();
+      yield;
     }
   }
 

@@ -1,6 +1,7 @@
 // Calls a ttrpc server (ttrpc_wire.ts) over a unix socket, such as a shim.
 import { createConnection, type Socket } from "node:net";
 import { CriError, messageOf } from "../base/errors.ts";
+import { takeInSteps } from "./socket_steps.ts";
 import { connectionEnded, TtrpcCalls, type TtrpcCall } from "./ttrpc_calls.ts";
 import { lengthOf, messageHeader, Messages } from "./ttrpc_wire.ts";
 
@@ -24,15 +25,11 @@ export class TtrpcClient implements Disposable {
       if (socket.writableLength > unreadBytesMax) this.close(unread);
     });
     const messages = new Messages((message) => this.#calls.answered(message));
-    socket.on("data", (chunk: Buffer) => {
-      try {
-        messages.feed(chunk, () => this.#closed !== undefined);
-      } catch (error) {
-        this.close(messageOf(error));
-      }
-    });
+    const steps = (chunk: Buffer) => messages.feed(chunk, () => this.#closed !== undefined);
+    takeInSteps(socket, steps, (error) =>
+      this.close(error === undefined ? "the server has closed it" : messageOf(error)),
+    );
     socket.on("error", (error) => this.close(messageOf(error)));
-    socket.on("close", () => this.close("the server has closed it"));
   }
 
   /** Calls a method of the server. @throws as TtrpcCalls.call() does. */

@@ -57,12 +57,14 @@ export class Messages {
     this.#onMessage = onMessage;
   }
 
-  feed(chunk: Buffer, ended: () => boolean): void {
+  /** Yields after each step: the caller may give way. @throws for an invalid message. */
+  *feed(chunk: Buffer, ended: () => boolean): Generator<void> {
     let rest = chunk;
     while (rest.length > 0 && !ended()) {
       rest = rest.subarray((this.#body ?? this.#header).feed(rest));
       if (this.#body === undefined && this.#header.full) this.#begin();
       if (this.#body?.full) this.#finish(this.#body.bytes);
+      yield;
     }
   }
 

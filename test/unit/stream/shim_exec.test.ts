@@ -54,7 +54,12 @@ function client(input: string[], sizes: [number, number][] = []) {
 
 function serve(monitor: MonitorClient, channels: Channels, wanted: Partial<ExecSession["wanted"]>) {
   const none = { stdin: false, stdout: false, stderr: false, tty: false };
-  const session = { containerId: "c", process: "{}", byShim: true, wanted: { ...none, ...wanted } };
+  const session = {
+    containerId: "c",
+    process: () => Promise.resolve("{}"),
+    byShim: true,
+    wanted: { ...none, ...wanted },
+  };
   const parts = { monitor, poller, folder };
   return serveExec(parts, session, channels, new AbortController().signal);
 }

@@ -46,6 +46,25 @@ function answers(socket: Socket): Buffer[] {
   return found;
 }
 
+test("a chunk of many requests is answered over several turns of the event loop", async () => {
+  const [theirs, ours] = await pair();
+  open(ours);
+  let [answered, inTurn, most] = [0, 0, 0];
+  const write = ours.write.bind(ours);
+  ours.write = (bytes: Uint8Array | string) => {
+    answered++;
+    inTurn++;
+    most = Math.max(most, inTurn);
+    if (inTurn === 1) setImmediate(() => (inTurn = 0));
+    return write(bytes);
+  };
+  const count = 60_000;
+  const one = frame(2, message(1, 1, Buffer.alloc(0)));
+  theirs.resume().write(Buffer.concat(Array.from({ length: count }, () => one)));
+  await until("all are answered", () => answered === count);
+  expect(most).toBeLessThan(5_000); // a chunk has over 10,000
+});
+
 test("a request is answered however its bytes are cut", async () => {
   const [theirs, ours] = await pair();
   const connection = open(ours);

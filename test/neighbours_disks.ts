@@ -75,8 +75,8 @@ const chatty = `trap 'exit 0' TERM
 until [ -e /tmp/go ]; do usleep 50000; done
 i=0; while true; do i=$((i+1)); echo "${"x".repeat(200)} $i"; echo $i > /tmp/count; done`;
 
-/** More than what daemon and kernel buffer of it. */
-const linesEnough = 20_000;
+/** In which a workload that goes on writes some lines, however busy the machine is. */
+const goesOnMs = 2_000;
 const stopMsMax = 3_000;
 const writtenMax = 100 << 20;
 
@@ -107,7 +107,8 @@ function troubled({ name, about, command, trouble }: Kind): Attack {
       if (bytes > writtenMax) faults.push(`${bytes >> 20} MiB were written to disks`);
       if (command === oneLine) return { faults };
       const lines = await count();
-      if (lines < linesEnough) faults.push(`the workload stands still after ${lines} lines`);
+      await sleep(goesOnMs);
+      if ((await count()) === lines) faults.push(`the workload stands still after ${lines} lines`);
       const start = performance.now();
       await daemon.client.StopContainer({ container_id: id, timeout: toLong(3) });
       const stopMs = performance.now() - start;

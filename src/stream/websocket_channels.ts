@@ -69,7 +69,7 @@ async function receive(
   const pace = new FramePace();
   try {
     for await (const { channel: number, bytes } of messages.pieces()) {
-      const isTaken = number === channel.stdin && to.stdin.takes;
+      const isTaken = number === channel.stdin && to.stdin.takes && bytes.length > 0;
       if (!isTaken && pace.isSpent()) await pace.rest();
       if (number === channel.stdin) await to.stdin.put(bytes);
       else if (number === channel.resize) to.resizes.push(bytes);

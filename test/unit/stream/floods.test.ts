@@ -33,8 +33,8 @@ async function drain(wire: Wire): Promise<void> {
   for await (const _ of new WebSocketConnection(wire, "server").pieces());
 }
 
-async function channels(wire: Wire): Promise<void> {
-  const wanted = { stdin: false, stdout: true, stderr: false, tty: true };
+async function channels(wire: Wire, stdin = false): Promise<void> {
+  const wanted = { stdin, stdout: true, stderr: false, tty: true };
   const { ended } = await websocketChannels(wire, wanted, "v5.channel.k8s.io");
   await ended;
 }
@@ -61,4 +61,19 @@ test.each<[string, Buffer, (wire: Wire) => Promise<void>]>([
   await Promise.all(served);
   // 64 KiB have at most 11,000 frames: a paced peer has sent few more than its burst of 2,000.
   expect(Math.max(...read)).toBeLessThan(20);
+});
+
+test("empty messages of an input are paced, too", async () => {
+  const frame = masked(2, "\0");
+  const wire = endless(frame);
+  const begin = performance.now();
+  const served = channels(wire, true);
+  await Bun.sleep(1_000);
+  const ms = performance.now() - begin;
+  const read = wire.chunksRead;
+  wire.close();
+  await served;
+  // A burst of 2,000, then 20 a millisecond; the last chunk is read as a whole.
+  const chunks = (2_000 + ms * 20) / Math.floor(chunkBytes / frame.length);
+  expect(read).toBeLessThanOrEqual(Math.ceil(chunks) + 1);
 });

@@ -4,6 +4,7 @@ import { locksInUse } from "../base/lock_states.ts";
 import type { LogState } from "../monitor/protocol.ts";
 import { reading, readings } from "../stats/own_metrics.ts";
 import { exposition, type Family } from "../stats/prometheus.ts";
+import { kernelBudgets } from "../sys/kernel_budgets.ts";
 import { memoryOf } from "../sys/process.ts";
 import type { Context } from "./context.ts";
 import { networkCondition } from "./network_condition.ts";
@@ -20,6 +21,7 @@ export async function metricFamilies(context: Context): Promise<Family[]> {
     ...stateFamilies(context),
     ...callFamilies(),
     ...queueFamilies(context),
+    ...budgetFamilies(),
     reading("isulad_trace_spans_dropped_total", context.tracing?.dropped ?? 0),
   ];
 }
@@ -84,6 +86,16 @@ function callFamilies(): Family[] {
     readings("isulad_calls_in_flight", inFlight),
     readings("isulad_oldest_call_seconds", oldest),
     reading("isulad_lock_waiters", waiters),
+  ];
+}
+
+function budgetFamilies(): Family[] {
+  const budgets = kernelBudgets();
+  const samples = (of: "used" | "limit") =>
+    budgets.map(({ budget, [of]: value }) => ({ labels: { budget }, value }));
+  return [
+    readings("isulad_kernel_budget_used", samples("used")),
+    readings("isulad_kernel_budget_limit", samples("limit")),
   ];
 }
 

@@ -10,6 +10,7 @@ import {
   checkKernel,
   checkOverlay,
 } from "./kernel.ts";
+import { checkBudgets } from "./budgets.ts";
 import { checkCollector } from "./collector.ts";
 import { forbidden, type Finding, type Node } from "./node.ts";
 import {
@@ -34,6 +35,7 @@ export async function examine(node: Node, load: () => LoadedConfig): Promise<Fin
     ["ip_forward", () => checkForwarding(node)],
     ["cgroups", () => checkCgroups(node)],
     ["clock", () => checkClock(node)],
+    ["kernel budgets", () => checkBudgets(node)],
     ["disk of logs", () => checkLogDisk(node)],
   ];
   if (loaded !== undefined) {

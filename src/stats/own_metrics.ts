@@ -40,6 +40,16 @@ export const ownMetrics = {
   isulad_pods: metric("gauge", "state", "Pods by state"),
   isulad_containers: metric("gauge", "state", "Containers by state"),
   isulad_oom_kills_total: metric("counter", "", "Containers that ended OOMKilled"),
+  isulad_kernel_budget_used: metric(
+    "gauge",
+    "budget",
+    "Use of a kernel budget that all pods share",
+  ),
+  isulad_kernel_budget_limit: metric(
+    "gauge",
+    "budget",
+    "Limit of a kernel budget that all pods share",
+  ),
   isulad_logs_failing: metric("gauge", "errno", "Containers whose log cannot be written"),
   isulad_log_dropped_bytes_total: metric(
     "counter",

@@ -1,6 +1,6 @@
 // Tests each check of isulad-ts doctor on a node that works, and with a fault planted into it.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
-import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { loadConfig } from "../../../src/base/config.ts";
@@ -90,6 +90,7 @@ test("a node that works has a line for each check, and no fault", async () => {
     "ip_forward",
     "cgroups",
     "clock",
+    "kernel budgets",
     "overlayfs",
     "cgroup driver",
     "programs",
@@ -330,6 +331,30 @@ const planted: [string, () => void, string, Finding["state"], RegExp, RegExp][] 
     "fail",
     /^0\.5 % of the bytes/,
     /images prune/,
+  ],
+  [
+    "a kernel budget that is nearly used up",
+    () => {
+      write("/proc/key-users", "    0:    15 14/14 960/1000 460/25000000\n");
+      write("/proc/loadavg", "0.1 0.1 0.1 1/369 99\n");
+      write("/proc/sys/kernel/pid_max", "32768\n");
+    },
+    "kernel budgets",
+    "fail",
+    /^960 of 1000 keys \(kernel\.keys\.root_maxkeys\)$/,
+    /sysctl -w kernel\.keys\.root_maxkeys=2000/,
+  ],
+  [
+    "many inotify instances of root",
+    () => {
+      write("/proc/sys/fs/inotify/max_user_instances", "2\n");
+      mkdirSync(join(root, "/proc/1/fd"), { recursive: true });
+      for (const fd of ["3", "4"]) symlinkSync("anon_inode:inotify", join(root, "/proc/1/fd", fd));
+    },
+    "kernel budgets",
+    "fail",
+    /^2 of 2 inotify instances of root/,
+    /max_user_instances=4/,
   ],
   [
     "a full disk with the logs",

@@ -166,6 +166,11 @@ function resolveValues(config: Config, values: Map<string, unknown>, s: Resoluti
   checkConflicts(config, s);
   resolveStorage(config, s);
   if (values.get("systemd-cgroup") === "auto") config.systemdCgroup = s.host.systemdRuns();
+  if (config.systemdCgroup && !s.host.systemdRuns()) {
+    s.warnings.push(
+      `${s.place("systemd-cgroup")}: "systemd-cgroup": true needs systemd as the init of the host, which it is not here: no pod can start; set it to "auto" or false`,
+    );
+  }
   const runtimes = values.get("runtimes") as GivenRuntimes["runtimes"];
   const aliases = values.get("cri-runtimes") as GivenRuntimes["aliases"];
   const { systemdCgroup, defaultRuntime } = config;

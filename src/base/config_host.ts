@@ -49,7 +49,8 @@ function findExecutable(name: string): string | undefined {
 }
 
 /** Tests like sd_booted(3). */
-function systemdRuns(): boolean {
+/** True if systemd is the init of this host (sd_booted(3)). */
+export function systemdRuns(): boolean {
   return existsSync("/run/systemd/system");
 }
 

@@ -186,6 +186,8 @@ function textOf(entry: TimelineEntry): string {
       return exitText(entry, took);
     case "not_ready":
       return `the pod is ready no longer: ${detail}`;
+    case "warning":
+      return `warning: ${detail}`;
     case "remove":
       return "removed";
     case "log":

@@ -1,4 +1,5 @@
 // Runtime handlers (RuntimeClass): each one that daemon.json defines under runtimes or cri-runtimes.
+import { systemdRuns } from "../base/config_host.ts";
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import type { Config } from "../base/config.ts";
@@ -203,7 +204,9 @@ export function removalRuntime(
   { handlers }: Pick<Context, "handlers">,
   name: string,
 ): RuntimeCommand {
-  return (handlers.get(name) ?? handlers.get("")!).command;
+  const { command } = handlers.get(name) ?? handlers.get("")!;
+  // With --systemd-cgroup a runtime removes nothing where systemd does not run.
+  return { ...command, systemdCgroup: command.systemdCgroup && systemdRuns() };
 }
 
 /** Returns true if pods of this handler can have a user namespace of their own. */

@@ -24,6 +24,7 @@ import { guestTraits } from "../shim/guests.ts";
 import { checkGuestPod } from "../spec/sandboxed.ts";
 import { createdAfter } from "../state/order.ts";
 import {
+  foreignSlice,
   isInGuest,
   isSamePod,
   noNetworkYet,
@@ -92,6 +93,16 @@ function checkNamespaces(context: Context, config: cri.PodSandboxConfig, handler
   );
 }
 
+const warned = new WeakSet<Context>();
+
+/** Tells once that the kubelet has another cgroup driver than this daemon; `why` tells it for each pod. */
+function warnOfSlice(context: Context, parent: string): void {
+  const problem = foreignSlice({ driver: context.cgroup.name, parent });
+  if (problem === undefined || warned.has(context)) return;
+  warned.add(context);
+  context.log.warn("the kubelet has another cgroup driver", { problem });
+}
+
 /** @throws CriError INVALID_ARGUMENT: a pod in the node's network is in the node's UTS namespace, too. */
 function checkHostname({ hostname }: cri.PodSandboxConfig, network: "pod" | "node"): void {
   const ofNode = nodeName();
@@ -110,6 +121,7 @@ function newSandbox(
   const netns = join(netnsFolders(context.config)[0]!, netnsName(context.instance, id));
   const parent = config.linux?.cgroup_parent ?? "";
   context.cgroup.podCgroup(parent, id); // throws for a parent that the driver cannot use
+  warnOfSlice(context, parent);
   const earlier = context.sandboxes.list().filter((other) => isSamePod(other.config, config));
   return {
     version: 1,

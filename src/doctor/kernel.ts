@@ -1,5 +1,5 @@
 // Checks the kernel: its version, what pods need of it, cgroups, and the clock.
-import { statSync } from "node:fs";
+import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import type { Config } from "../base/config.ts";
 import { absentControllers, cgroupMounts } from "../node/cgroup.ts";
@@ -74,6 +74,18 @@ export function checkCgroups(node: Node): Finding {
   return { check, state, detail, mend };
 }
 
+/** Returns a top-level cgroup a-b.slice: systemd makes it inside of a.slice. */
+function straySlice(node: Node): string | undefined {
+  const table = readMountTable(textAt(node, "/proc/self/mountinfo") ?? "");
+  const mounts = cgroupMounts(
+    table.map((entry) => ({ ...entry, point: join(node.root, entry.point) })),
+  );
+  const folder = mounts.roots["unified"] ?? mounts.roots["memory"] ?? mounts.roots["cpu"];
+  if (folder === undefined) return undefined;
+  const name = readdirSync(folder).find((one) => one.endsWith(".slice") && one.indexOf("-") > 0);
+  return name && join(folder, name).slice(node.root.length);
+}
+
 /** systemd-cgroup "auto" is resolved by the host and cannot be wrong. */
 export function checkCgroupDriver(node: Node, { systemdCgroup }: Config): Finding {
   const check = "cgroup driver";
@@ -84,6 +96,12 @@ export function checkCgroupDriver(node: Node, { systemdCgroup }: Config): Findin
   if (systemdCgroup && !hasSystemd) {
     const detail = '"systemd-cgroup" is true, but systemd does not run this host';
     return { check, state: "fail", detail, mend: 'set "systemd-cgroup": "auto" and restart' };
+  }
+  const stray = systemdCgroup ? undefined : straySlice(node);
+  if (stray !== undefined) {
+    const detail = `cgroupfs, but ${stray} was made for pods of a kubelet with cgroupDriver: systemd, whose limits do not hold there`;
+    const mend = `drain the node, set "systemd-cgroup": "auto", and restart; or set cgroupDriver: cgroupfs in the kubelet's configuration`;
+    return { check, state: "warn", detail, mend };
   }
   if (kubeletDriver === "" || kubeletDriver === name) return { check, state: "ok", detail: name };
   const detail = `${name}, but the kubelet's configuration has cgroupDriver: ${kubeletDriver}`;

@@ -10,7 +10,7 @@ import { isReadOnlyCall } from "../base/read_only_calls.ts";
 import { shorten, withoutIds } from "../base/text.ts";
 import type { ContainerAdjustment } from "../proto/nri_types.ts";
 import type { Container, ContainerPhase } from "../state/container.ts";
-import { podName, type Sandbox } from "../state/sandbox.ts";
+import { foreignSlice, podName, type Sandbox } from "../state/sandbox.ts";
 
 /**
  * An entry takes about 180 bytes and its text (measured with bun:jsc): usually 2 KiB a pod, and at most 5.3 MiB if
@@ -28,7 +28,7 @@ const containerPattern = /^[^/\p{Cc}]{0,253}$/u;
 export type PodEntry = {
   /** When a call or a network began, or anything else happened, the last time if often: ms since the epoch. */
   atMs: number;
-  /** The name of a call, or network, network_end, nri, exit, not_ready, remove, log, log_end. */
+  /** The name of a call, or network, network_end, nri, exit, not_ready, warning, remove, log, log_end. */
   what: string;
   /** The container's name; "" for the pod itself. */
   container: string;
@@ -162,7 +162,11 @@ export class PodHistory implements Disposable {
     const { id, config, createdAtNs } = (after ?? before)!;
     const pod = podName(config);
     if (pod === undefined) return;
-    if (before === undefined) this.#addObject(pod, { id, container: "", createdAtNs });
+    if (before === undefined) {
+      this.#addObject(pod, { id, container: "", createdAtNs });
+      const detail = after && foreignSlice(after.cgroup);
+      if (detail !== undefined) this.#add(pod, { what: "warning", detail });
+    }
     if (after === undefined) return this.#sandboxRemoved(pod, id);
     this.#revive(pod, id);
     const isEnd = after.phase.phase === "notready" && before?.phase.phase === "ready";

@@ -8,8 +8,10 @@ import { access, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { inTime } from "../base/abort.ts";
+import { systemdRuns } from "../base/config_host.ts";
 import { CriError, errnoOf, isReadOnlyDisk, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { withoutSystemd } from "./systemd.ts";
 
 /**
  * freshMs: a result is reused for this long, since clients ask every few seconds; partMs: a check waits this
@@ -20,7 +22,12 @@ const usualTimes = { freshMs: 3_000, partMs: 2_000, silentMs: 10_000 };
 
 export type Problem = {
   /** CRI's reason of a condition. */
-  reason: "RuntimeMissing" | "MonitorNotResponding" | "GraphNotUsable" | "GraphReadOnly";
+  reason:
+    | "RuntimeMissing"
+    | "MonitorNotResponding"
+    | "GraphNotUsable"
+    | "GraphReadOnly"
+    | "CgroupDriverUnusable";
   message: string;
 };
 
@@ -35,6 +42,7 @@ type Parts = {
   handlers: ReadonlyMap<string, { problem?: string | undefined; command: { path: string } }>;
   monitor: { call(name: "ping", params: Record<string, never>): Promise<unknown> };
   config: { graph: string };
+  cgroup: { name: string };
   log: Log;
 };
 
@@ -100,6 +108,7 @@ export class Health {
       this.#part("RuntimeMissing", "the default runtime", () => this.#checkRuntime()),
       this.#part("MonitorNotResponding", "the monitor", () => this.#pingMonitor()),
       this.#part("GraphNotUsable", `the graph folder ${graph}`, accessGraph),
+      this.#part("CgroupDriverUnusable", "cgroups", () => this.#checkCgroupDriver()),
     ]);
     const problems = found.filter((problem) => problem !== undefined);
     this.#isReadOnly = problems.some(({ reason }) => reason === "GraphReadOnly");
@@ -150,6 +159,11 @@ export class Health {
     await writeFile(probe, "", { mode: 0o600 });
     await rm(probe, { force: true });
     this.#isSuspect = false;
+  }
+
+  async #checkCgroupDriver(): Promise<void> {
+    if (this.#context().cgroup.name === "systemd" && !systemdRuns())
+      throw new Error(withoutSystemd);
   }
 
   async #pingMonitor(): Promise<void> {

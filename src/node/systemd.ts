@@ -2,11 +2,18 @@
 // systemd, which creates the pod's slice with the first scope.
 import { existsSync } from "node:fs";
 import { join, posix } from "node:path";
+import { systemdRuns } from "../base/config_host.ts";
 import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
 import { failureOutput, run } from "../sys/run.ts";
 import { limitProperties } from "./cgroup_limits.ts";
-import { cgroupFolders, type CgroupDriver, type CgroupMounts, processes } from "./cgroup.ts";
+import {
+  cgroupFolders,
+  type CgroupDriver,
+  type CgroupMounts,
+  processes,
+  removeCgroup,
+} from "./cgroup.ts";
 import { removeTree } from "../sys/remove_tree.ts";
 
 /** Default parent of pods. */
@@ -25,11 +32,15 @@ const runtimeProperties = "/run/systemd/system.control";
 /** Limit, in ms, for systemd's answer to a query. */
 const askMs = 10_000;
 
+/** Why pods cannot be started with this driver on a host with another init. */
+export const withoutSystemd =
+  'the systemd cgroup driver does not work here: systemd is not the init of this host (/run/systemd/system is missing); set "systemd-cgroup": "auto" or false and restart';
+
 /** @param defaultParent the key cgroup-parent; "": isulad.slice. */
 export function systemdDriver(
   mounts: CgroupMounts,
   defaultParent: string,
-  properties = runtimeProperties,
+  { properties = runtimeProperties, isRunning = systemdRuns } = {},
 ): CgroupDriver {
   const fallback = defaultParent === "" ? ownParent : checkedSlice(defaultParent);
   const podSlice = (parent: string, podId: string) =>
@@ -67,7 +78,10 @@ export function systemdDriver(
       return scopesHaveOomPolicy ? { "org.systemd.property.OOMPolicy": "'continue'" } : {};
     },
     missingPodCgroup,
-    createPodCgroup: (parent, podId) => Promise.resolve({ made: missingPodCgroup(parent, podId) }),
+    async createPodCgroup(parent, podId) {
+      if (!isRunning()) throw new CriError("FAILED_PRECONDITION", withoutSystemd);
+      return { made: missingPodCgroup(parent, podId) };
+    },
     // systemd creates the slice later, with its first scope, and then applies what is set before.
     async limitPod(podId, limits, signal) {
       const set = limitProperties(mounts.version, limits);
@@ -85,7 +99,9 @@ export function systemdDriver(
       const isShared =
         parent !== "" && processes(cgroupFolders(mounts, slicePath(made))).length > 0;
       if (isShared) return;
-      await stopSlice(made, signal);
+      // Without systemd nobody has made the slice; a folder of that name is removed like any cgroup.
+      if (isRunning()) await stopSlice(made, signal);
+      else await removeCgroup(cgroupFolders(mounts, slicePath(made)), signal);
       if (parent === "") await removeTree(join(properties, `${made}.d`));
     },
   };

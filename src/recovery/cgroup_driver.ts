@@ -1,5 +1,6 @@
 // Refuses a cgroup driver other than the one that made the pods and containers of this boot.
 import { CriError } from "../base/errors.ts";
+import { withoutSystemd } from "../node/systemd.ts";
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 
@@ -13,14 +14,17 @@ type Records = {
 const listedMax = 20;
 
 /**
- * Cgroups of an earlier boot do not matter, whichever driver made them.
+ * Cgroups of an earlier boot do not matter, whichever driver made them; nor do those of systemd's driver where systemd
+ * does not run, since it has made none: such pods could never start a container.
  * @throws CriError FAILED_PRECONDITION with what the other driver made.
  */
 export function refuseOtherDriver(
   driver: Driver,
   bootId: string,
   { sandboxes, containers }: Records,
+  hasSystemd: boolean,
 ): void {
+  if (driver === "cgroupfs" && !hasSystemd) return;
   const pods = sandboxes.filter((sandbox) => sandbox.bootId === bootId);
   const driverOf = new Map(pods.map(({ id, cgroup }) => [id, cgroup.driver]));
   const left = [
@@ -40,4 +44,19 @@ export function refuseOtherDriver(
     "FAILED_PRECONDITION",
     `the cgroup driver is configured as ${driver}, but driver ${other} made these containers and pods: ${listed}${more}. Start with "systemd-cgroup": ${other === "systemd"}, drain the node, remove them (crictl rmp -fa), then change the driver; or reboot the node, which ends them`,
   );
+}
+
+/**
+ * Refuses systemd's driver on a host without systemd, unless pods of this boot are there: they are served and can be
+ * removed, and the health check says why no other pod starts. @throws CriError FAILED_PRECONDITION
+ */
+export function refuseUnusableDriver(
+  driver: Driver,
+  bootId: string,
+  { sandboxes }: Pick<Records, "sandboxes">,
+  hasSystemd: boolean,
+): void {
+  if (driver !== "systemd" || hasSystemd) return;
+  if (sandboxes.some((sandbox) => sandbox.bootId === bootId)) return;
+  throw new CriError("FAILED_PRECONDITION", withoutSystemd);
 }

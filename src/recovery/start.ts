@@ -1,6 +1,7 @@
 // Reconciles the records of an earlier daemon with this boot, before the monitor is connected.
 import { join } from "node:path";
 import { nowNs } from "../base/clock.ts";
+import { systemdRuns } from "../base/config_host.ts";
 import { isReadOnlyDisk, messageOf } from "../base/errors.ts";
 import { logFailure } from "../base/log.ts";
 import { undoContainer } from "../cri/container_create.ts";
@@ -10,7 +11,7 @@ import { containersOf } from "../cri/sandbox_lookup.ts";
 import { lost, type Container } from "../state/container.ts";
 import { abandoned, ending, type Sandbox } from "../state/sandbox.ts";
 import { allowGroupTraversal } from "../sys/group_access.ts";
-import { refuseOtherDriver } from "./cgroup_driver.ts";
+import { refuseOtherDriver, refuseUnusableDriver } from "./cgroup_driver.ts";
 import { containersAtStart, decide, sandboxesAtStart } from "./rules.ts";
 
 /**
@@ -27,7 +28,8 @@ export async function recoverRecords(context: Context): Promise<void> {
   ];
   for (const problem of problems) log.error(problem);
   const records = { sandboxes: sandboxes.list(), containers: containers.list() };
-  refuseOtherDriver(cgroup.name, bootId, records);
+  refuseOtherDriver(cgroup.name, bootId, records, systemdRuns());
+  refuseUnusableDriver(cgroup.name, bootId, records, systemdRuns());
   history.recovered(records.sandboxes, records.containers);
   openPassages(context);
   finishRemovals(context).catch(
@@ -43,6 +45,11 @@ export async function recoverRecords(context: Context): Promise<void> {
     const facts = { phase: phase.phase, isThisBoot: boot === bootId, hasContainers };
     const rule = decide(sandboxesAtStart, facts);
     if (rule !== undefined) await sandboxes.update(id, sandboxEffects[rule], { happened: true });
+  }
+  for (const { id, bootId: boot, cgroup: made } of sandboxes.list()) {
+    if (boot !== bootId || made.driver === cgroup.name) continue;
+    const why = `the cgroup driver ${made.driver}, with which it was made, does not work on this host`;
+    await sandboxes.update(id, (old) => ending(old, "stop", why), { happened: true });
   }
 }
 

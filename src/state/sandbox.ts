@@ -188,6 +188,12 @@ export function tornDown(old: Sandbox): Sandbox {
   return { ...notReady(sandbox, "stopped"), networkSettings, torndown: true };
 }
 
+/** Explains a cgroup parent of the systemd driver under cgroupfs; undefined: it is none. */
+export function foreignSlice({ driver, parent }: Pick<Sandbox["cgroup"], "driver" | "parent">) {
+  if (driver !== "cgroupfs" || !/[^/]\.slice$/.test(parent)) return undefined;
+  return `cgroup parent ${parent} is a slice of systemd, but the cgroup driver here is cgroupfs: its pods are in a cgroup of their own at the top, outside of the kubelet's limits; set "systemd-cgroup" and the kubelet's cgroupDriver alike`;
+}
+
 type Named = { metadata?: { name?: string | null; namespace?: string | null } | null };
 
 /** Returns NAMESPACE/POD; undefined for a pod without a name. */

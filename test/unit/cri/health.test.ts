@@ -40,6 +40,7 @@ function contextOf(node: Partial<Node> = {}): {
   };
   const context = {
     config: { graph },
+    cgroup: { name: "cgroupfs" },
     handlers: new Map([["", handler]]),
     log: createLog({
       level: "info",

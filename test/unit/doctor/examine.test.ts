@@ -231,6 +231,14 @@ const planted: [string, () => void, string, Finding["state"], RegExp, RegExp][] 
     /"systemd-cgroup": true/,
   ],
   [
+    "a slice of a kubelet of the other driver",
+    () => mkdirSync(join(root, "/sys/fs/cgroup/kubepods-burstable-pod1.slice")),
+    "cgroup driver",
+    "warn",
+    /^cgroupfs, but \/sys\/fs\/cgroup\/kubepods-burstable-pod1.slice/,
+    /"auto"/,
+  ],
+  [
     "no default runtime",
     () => rmSync(join(root, "/usr/bin/runc")),
     "runtime runc",

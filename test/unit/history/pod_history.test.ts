@@ -303,3 +303,19 @@ test("a recovered pod that is not ready says why", () => {
     detail: "rebooted",
   });
 });
+
+test.each<["cgroupfs" | "systemd", string, boolean]>([
+  ["cgroupfs", "kubepods-burstable-podx.slice", true],
+  ["cgroupfs", "/kubepods.slice/kubepods-podx.slice", true],
+  ["cgroupfs", "/kubepods/burstable/podx", false],
+  ["cgroupfs", "", false],
+  ["cgroupfs", "/.slice", false],
+  ["systemd", "kubepods-burstable-podx.slice", false],
+])("driver %s, parent %j: warned of another driver: %p", (driver, parent, expected) => {
+  const sandbox = { ...sandboxRecord(), cgroup: { driver, parent } };
+  history.sandboxCommitted(undefined, sandbox);
+  const warnings = history.timelines()[0]!.entries.filter(({ what }) => what === "warning");
+  expect(warnings.map(({ detail }) => detail.includes("slice of systemd"))).toEqual(
+    expected ? [true] : [],
+  );
+});

@@ -228,7 +228,8 @@ describe("systemdDriver()", () => {
     const calls = join(scratch, "systemctl-calls");
     const unified = hierarchy("systemd");
     const properties = join(scratch, "system.control");
-    const own = systemdDriver({ version: 2, roots: { unified } }, "", properties);
+    const isRunning = () => true;
+    const own = systemdDriver({ version: 2, roots: { unified } }, "", { properties, isRunning });
     mkdirSync(bin);
     afterEach(() => {
       process.env["PATH"] = path;
@@ -243,6 +244,20 @@ describe("systemdDriver()", () => {
       return () => readFileSync(calls, "utf8");
     }
 
+    test("without systemd it makes no pod, and removes one without asking", async () => {
+      const options = { properties, isRunning: () => false };
+      const driver = systemdDriver({ version: 2, roots: { unified } }, "", options);
+      const called = fakeSystemctl(1);
+      expect(await failure(driver.createPodCgroup("", "p", signal()))).toMatchObject({
+        code: "FAILED_PRECONDITION",
+        message: expect.stringContaining('"systemd-cgroup": "auto"'),
+      });
+      await driver.removePodCgroup(driver.ownPod("p"), signal());
+      const parent = "/kubepods.slice/kubepods-podx.slice";
+      await driver.removePodCgroup({ parent, podId: "p", made: "kubepods-podx.slice" }, signal());
+      expect(called()).toBe("");
+    });
+
     test.each([0, 5])("stops the slice; systemctl may exit with %d", async (exitCode) => {
       const called = fakeSystemctl(exitCode);
       await own.removePodCgroup(own.ownPod("p"), signal());
@@ -253,7 +268,10 @@ describe("systemdDriver()", () => {
       ["252", "OOMPolicy=stop", { "org.systemd.property.OOMPolicy": "'continue'" }],
       ["247", "", {}],
     ])("asks systemd %s once what its scopes have", async (_version, output, annotations) => {
-      const driver = systemdDriver({ version: 2, roots: { unified } }, "", properties);
+      const driver = systemdDriver({ version: 2, roots: { unified } }, "", {
+        properties,
+        isRunning,
+      });
       fakeSystemctl(1, output);
       expect(await failure(driver.containerAnnotations(signal()))).toMatchObject({
         code: "UNAVAILABLE",

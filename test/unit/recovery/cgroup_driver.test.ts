@@ -1,6 +1,6 @@
 // Tests that the daemon refuses a cgroup driver other than the one with which the recorded pods were made.
-import { expect, test } from "bun:test";
-import { refuseOtherDriver } from "../../../src/recovery/cgroup_driver.ts";
+import { describe, expect, test } from "bun:test";
+import { refuseOtherDriver, refuseUnusableDriver } from "../../../src/recovery/cgroup_driver.ts";
 import { codeAndMessage } from "../../spec/inputs.ts";
 
 type Records = Parameters<typeof refuseOtherDriver>[2];
@@ -20,11 +20,11 @@ function container(
 }
 
 function refusal(driver: Driver, records: Records): string {
-  return codeAndMessage(() => refuseOtherDriver(driver, "boot", records));
+  return codeAndMessage(() => refuseOtherDriver(driver, "boot", records, true));
 }
 
 function accepts(driver: Driver, records: Records): void {
-  expect(() => refuseOtherDriver(driver, "boot", records)).not.toThrow();
+  expect(() => refuseOtherDriver(driver, "boot", records, true)).not.toThrow();
 }
 
 test("records of the same driver, and a node without records, are accepted", () => {
@@ -69,4 +69,27 @@ test("at most 20 are named, and the others counted", () => {
     Array.from({ length: count }, (_, index) => pod(`p${index}`, "cgroupfs"));
   expect(refusal("systemd", { sandboxes: sandboxes(20), containers: [] })).not.toContain(" more");
   expect(refusal("systemd", { sandboxes: sandboxes(21), containers: [] })).toContain("and 1 more");
+});
+
+describe("on a host without systemd", () => {
+  test("pods of systemd's driver, which never had a cgroup, do not keep cgroupfs from starting", () => {
+    const records = { sandboxes: [pod("p", "systemd")], containers: [container("c", "p")] };
+    expect(() => refuseOtherDriver("cgroupfs", "boot", records, false)).not.toThrow();
+    const ofCgroupfs = { sandboxes: [pod("p", "cgroupfs")], containers: [] };
+    const refused = () => refuseOtherDriver("systemd", "boot", ofCgroupfs, false);
+    expect(codeAndMessage(refused)).toContain('"systemd-cgroup": false');
+  });
+
+  test.each<[Driver, string, boolean, boolean]>([
+    ["systemd", "none", false, true],
+    ["systemd", "before", false, true],
+    ["systemd", "boot", false, false],
+    ["systemd", "none", true, false],
+    ["cgroupfs", "none", false, false],
+  ])("%s with pods of boot %s (systemd: %p): refused %p", (driver, boot, hasSystemd, expected) => {
+    const sandboxes = boot === "none" ? [] : [pod("p", "systemd", boot)];
+    const start = () => refuseUnusableDriver(driver, "boot", { sandboxes }, hasSystemd);
+    if (expected) expect(codeAndMessage(start)).toMatch(/^FAILED_PRECONDITION: .*"auto"/);
+    else expect(start).not.toThrow();
+  });
 });

@@ -38,6 +38,7 @@ function fixture({ sandboxes = [], containers = [], restore = () => {} }: Given)
     sandboxes: store(sandboxes),
     containers: store(containers),
     images: { unmountRootfs: async () => {} },
+    history: { recovered: () => {} },
     usernsAccess: {
       restore: (gids: Map<string, number>) => {
         granted.push(...gids);

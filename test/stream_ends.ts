@@ -44,8 +44,8 @@ export function sessionsOf(kind: Kind): Session[] {
 /** More than a session queues for its command. */
 const tooMuch = Buffer.alloc(300 << 10, "x");
 const closedPort = 1;
-/** A runc that is killed leaves the empty file over which it mounts itself; it goes with the container. */
-const ofKilledRuntime = /^file: .*\/runc\.\w{6}$/;
+/** A runc that is killed leaves the file over which it mounts itself; it goes with the container. */
+const ofKilledRuntime = /^(?:file|mount): .*\/runc\.\w{6}(?: \(mount \d+\))?$/;
 
 type Stage = {
   daemon: Daemon;

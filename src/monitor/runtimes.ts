@@ -7,6 +7,7 @@ import type { Log } from "../base/log.ts";
 import { isRuncShim } from "../base/shim_program.ts";
 import { endOf, signalInit, type End } from "./init_process.ts";
 import type { ExecStarter } from "./exec.ts";
+import { removeLeftState } from "./left_state.ts";
 import { endExec, OciExecs } from "./oci_exec.ts";
 import { shimBundles, type EndExecRequest, type RemoveRequest } from "./protocol.ts";
 import type { RunRecord, StartRequest } from "./record_schemas.ts";
@@ -123,8 +124,19 @@ export class Runtimes {
   }
 
   async #delete(request: RemoveRequest): Promise<void> {
-    if (request.runtime.shim === undefined) return this.#oci.delete(request);
+    if (request.runtime.shim === undefined) {
+      await this.#oci.delete(request);
+      return this.#removeLeft(request);
+    }
     return (await this.shims()).delete(request);
+  }
+
+  #removeLeft({ id, runtime }: RemoveRequest): void {
+    try {
+      removeLeftState(join(runtime.root, id));
+    } catch (error) {
+      this.#log.warn("files of a runtime stay", { container: id, error: messageOf(error) });
+    }
   }
 
   /** Best effort, for a failed start: the container's removal and the daemon's sweep of orphans delete it later. */

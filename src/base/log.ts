@@ -130,15 +130,17 @@ function textLine({ level, room, msg, fields }: Line): string {
 const partBytesMax = 8 << 10;
 
 function fieldText(value: string | number | boolean): string {
-  if (typeof value === "string" && /^$|[\s"=\\\p{Cc}]/u.test(value))
+  if (typeof value === "string" && /^$|[\s"=\\\p{Cc}\p{Cf}]/u.test(value))
     return oneLine(jsonText(value));
   return String(value);
 }
 
-/** Text from containers, plugins and registries must not forge a line of the log. */
+/** Text from containers, plugins and registries must not forge a line of the log, nor change how one appears. */
 function oneLine(text: string): string {
-  return text.replaceAll(/[\p{Cc}\u2028\u2029]/gu, (c) => {
+  return text.replaceAll(/[\p{Cc}\p{Cf}\u2028\u2029]/gu, (c) => {
     if (c === "\n") return String.raw`\n`;
-    return c === "\t" ? c : String.raw`\u` + c.codePointAt(0)!.toString(16).padStart(4, "0");
+    if (c === "\t") return c;
+    const units = Array.from({ length: c.length }, (_, at) => c.charCodeAt(at));
+    return units.map((unit) => String.raw`\u` + unit.toString(16).padStart(4, "0")).join("");
   });
 }

@@ -34,12 +34,16 @@ export function quoted(text: string, bytesMax = quotedBytesMax): string {
   return JSON.stringify(clip(text, bytesMax));
 }
 
-/** Replaces control characters except newline and tab: they move a terminal's cursor, or end a string. */
+/**
+ * Replaces the characters that change how other text appears, except newline and tab: controls, which move a terminal's
+ * cursor or end a string; format characters (Cf), which are invisible or turn the direction of writing, so that a name
+ * looks like another; line and paragraph separators.
+ */
 export function printable(text: string): string {
   return text
     .toWellFormed()
     .replaceAll("\r\n", "\n")
-    .replaceAll(/[^\P{Cc}\n\t]/gu, "\uFFFD");
+    .replaceAll(/[^\P{Cc}\n\t]|\p{Cf}|\p{Zl}|\p{Zp}/gu, "\uFFFD");
 }
 
 /** Removes all repetitions of a character from the end. */

@@ -3,7 +3,7 @@ import { jsonText } from "../base/json.ts";
 import { printable } from "../base/text.ts";
 import { UsageError } from "./options.ts";
 import { fitted, type Columns } from "./fitted_table.ts";
-import { escapedControls, shownJson, table } from "./text.ts";
+import { escapedControls, hasUnshown, shownJson, table } from "./text.ts";
 
 const templateArg = {
   template: { type: "string", valueHint: "text", description: "Template of -o go-template" },
@@ -47,13 +47,25 @@ export async function show(format: Format, value: unknown, asTable: () => string
 
 async function textOf({ output, template }: Format, value: unknown): Promise<string> {
   if (output === "yaml") {
-    const { stringify } = await import("yaml");
-    return escapedControls(stringify(value, { lineWidth: 0 })); // it quotes what has controls
+    return await yamlText(value);
   }
   if (output === "json") return `${shownJson(value, 2)}\n`;
   const { renderTemplate } = await import("./go_template.ts");
   const text = `${renderTemplate(template!, value)}\n`;
   return process.stdout.isTTY ? printable(text) : text;
+}
+
+async function yamlText(value: unknown): Promise<string> {
+  const { Document, visit } = await import("yaml");
+  const document = new Document(value);
+  visit(document, {
+    Scalar: (_, scalar) => {
+      // Only in double quotes is an escape one. What has controls gets them anyway.
+      if (typeof scalar.value === "string" && hasUnshown(scalar.value))
+        scalar.type = "QUOTE_DOUBLE";
+    },
+  });
+  return escapedControls(document.toString({ lineWidth: 0 }), "yaml");
 }
 
 /** Formats crictl's table; on a terminal, one that fits its width. whole: never leave anything out. */

@@ -1,15 +1,25 @@
 // Writes to standard output and error: lines for the user, and bytes with backpressure.
 import { messageOf } from "../base/errors.ts";
+import { printable } from "../base/text.ts";
 
-/** Prints a line of the command's result to standard output. */
+/** Prints a line of the command's result to standard output; may have coloured() parts. */
 export function print(line: string): void {
-  process.stdout.write(`${line}\n`);
+  process.stdout.write(`${cleaned(line)}\n`);
 }
 
-/** Prints a message to standard error. */
+/** Prints a message to standard error; may have coloured() parts. */
 export function say(line: string): void {
-  process.stderr.write(`${line}\n`);
+  process.stderr.write(`${cleaned(line)}\n`);
 }
+
+/** Lines may quote containers, images and registries: only the sequences of coloured() reach a terminal. */
+function cleaned(line: string): string {
+  const parts = line.split(ownColours);
+  return parts.map((part, at) => (at % 2 === 1 ? part : printable(part))).join("");
+}
+
+// eslint-disable-next-line no-control-regex
+const ownColours = /(\u001b\[(?:31|32|33|0)m)/;
 
 const colours = { red: 31, yellow: 33, green: 32 } as const;
 

@@ -15,14 +15,25 @@ export function lineText(text: string): string {
 }
 
 /**
- * Escapes the controls that JSON and YAML leave as they are in strings, DEL and C1: they begin a terminal's escape
- * sequences, too. The text stays valid, and means the same.
+ * Escapes what JSON leaves as it is in strings, and printable() replaces: DEL and C1, which begin a terminal's escape
+ * sequences, too, format characters and separators. The text stays valid, and means the same.
  */
-export function escapedControls(text: string): string {
-  return text.replaceAll(
-    /[\u007f-\u009f]/g,
-    (control) => String.raw`\u00` + control.codePointAt(0)!.toString(16),
-  );
+export function escapedControls(text: string, format: "json" | "yaml" = "json"): string {
+  const hex = (code: number, digits: number) => code.toString(16).padStart(digits, "0");
+  return text.replaceAll(unshown, (character) => {
+    const code = character.codePointAt(0)!;
+    // JSON has no escape for these but a surrogate pair, which not every reader of YAML takes for one character.
+    if (character.length > 1 && format === "yaml") return String.raw`\U` + hex(code, 8);
+    const units = Array.from({ length: character.length }, (_, at) => character.charCodeAt(at));
+    return units.map((unit) => String.raw`\u` + hex(unit, 4)).join("");
+  });
+}
+
+const unshown = /[\u007f-\u009f]|\p{Cf}|\p{Zl}|\p{Zp}/gu;
+
+/** True for text that escapedControls() changes. */
+export function hasUnshown(text: string): boolean {
+  return text.search(unshown) >= 0;
 }
 
 /** As jsonText(), for a terminal. */

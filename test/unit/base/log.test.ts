@@ -27,6 +27,12 @@ test("createLog writes one line an event, whatever a message or a field holds", 
   );
 });
 
+test("a field cannot turn the direction of writing in its line, nor be invisible", () => {
+  const { log, lines } = capture("text");
+  log.info("a\u202Eb", { name: "x\u200Byz\u{E0041}" });
+  expect(lines[0]).toEndWith(String.raw` a\u202eb name="x\u200byz\udb40\udc41"` + "\n");
+});
+
 test("createLog writes JSON that a field cannot pose in", () => {
   const { log, lines } = capture("json");
   log

@@ -55,6 +55,9 @@ describe("clip", () => {
     expect(printable("a\r\nb\tc\0d\u001B[2Je\u009Bf\uD800")).toBe(
       "a\nb\tc\uFFFDd\uFFFD[2Je\uFFFDf\uFFFD",
     );
+    expect(printable("a\u202Eb\u200Bc\u2028d\u{E0001}e é ü 容器 😀")).toBe(
+      "a\uFFFDb\uFFFDc\uFFFDd\uFFFDe é ü 容器 😀",
+    );
   });
 });
 

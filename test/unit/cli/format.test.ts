@@ -36,9 +36,24 @@ test("text of a container cannot move the terminal's cursor or begin a line", ()
   expect(propertyTable({ env: evil })).toBe("env: sh\uFFFD[2J\uFFFD1m\nroot\t1\n");
 });
 
+test("text of a container cannot turn the direction of writing, nor be invisible", () => {
+  // "exe.txt" would be shown as "txt.exe", and the second name like the first.
+  const evil = "a\u202Etxt.exe\u2066 pa\u200Buse\uFEFF b\u00AD\u2028root\u{E0041}";
+  const cell = "a\uFFFDtxt.exe\uFFFD pa\uFFFDuse\uFFFD b\uFFFD\uFFFDroot\uFFFD";
+  for (const shown of [table([["COMMAND"], [evil]]), fitted([["COMMAND"], [evil]], 80, {})]) {
+    expect(shown).toBe(`COMMAND\n${cell}\n`);
+  }
+  expect(propertyTable({ env: evil })).toBe(`env: ${cell}\n`);
+});
+
+/** Format characters and separators of all kinds, one of them of two UTF-16 units. */
+const hidden = "00AD 061C 200B 200D 202E 2028 2029 2066 FEFF E0041"
+  .split(" ")
+  .map((code) => String.fromCodePoint(Number.parseInt(code, 16)));
 /** Every control, alone, within a word, in a text of lines, and in a key. */
 const controls = Array.from({ length: 0xa0 }, (_, code) => String.fromCodePoint(code))
   .filter((text) => /\p{Cc}/u.test(text))
+  .concat(hidden)
   .flatMap((text) => [
     { text },
     { text: `a${text}b` },
@@ -47,11 +62,12 @@ const controls = Array.from({ length: 0xa0 }, (_, code) => String.fromCodePoint(
   ]);
 
 test("JSON and YAML contain no control that a terminal obeys, and keep their meaning", async () => {
-  expect(controls).toHaveLength(4 * 65);
+  expect(controls).toHaveLength(4 * (65 + hidden.length));
   const [json, yaml] = await Promise.all(
     ["json", "yaml"].map((output) => shown({ output }, controls)),
   );
-  for (const text of [json!, yaml!]) expect(/[^\P{Cc}\n\t]/u.exec(text)).toBeNull();
+  for (const text of [json!, yaml!])
+    expect(/[^\P{Cc}\n\t]|[\p{Cf}\p{Zl}\p{Zp}]/u.exec(text)).toBeNull();
   expect(JSON.parse(json!)).toEqual(controls);
   expect(parse(yaml!)).toEqual(controls);
   using out = spyOn(process.stdout, "write").mockImplementation(() => true);

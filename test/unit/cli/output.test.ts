@@ -1,8 +1,8 @@
 // Tests that texts have colours only on a terminal, and not with NO_COLOR, and how a command ends whose output
 // cannot be written.
-import { afterEach, describe, expect, test } from "bun:test";
+import { afterEach, describe, expect, spyOn, test } from "bun:test";
 import { join } from "node:path";
-import { coloured } from "../../../src/cli/output.ts";
+import { coloured, print, say } from "../../../src/cli/output.ts";
 
 const main = join(import.meta.dirname, "../../../src/main.ts");
 
@@ -21,6 +21,16 @@ test.each([
   process.stdout.isTTY = isTerminal;
   process.env["NO_COLOR"] = noColour;
   expect(coloured("FAIL", "red")).toBe(expected);
+});
+
+test("a line may have colours, and nothing else that a terminal obeys", () => {
+  process.stdout.isTTY = true;
+  process.env["NO_COLOR"] = "";
+  using out = spyOn(process.stdout, "write").mockImplementation(() => true);
+  using error = spyOn(process.stderr, "write").mockImplementation(() => true);
+  for (const write of [print, say]) write(`${coloured("FAIL", "red")} a\u001b[2Jb\u202Ec\u009b`);
+  const line = "\u001b[31mFAIL\u001b[0m a\uFFFD[2Jb\uFFFDc\uFFFD\n";
+  expect([out.mock.calls, error.mock.calls]).toEqual([[[line]], [[line]]]);
 });
 
 describe("a command", () => {

@@ -14,7 +14,7 @@
 //   migrate   configurations of other runtimes       history   what happened to each pod
 //
 // Each process runs its own rooms: monitor, shim and monitor_log run in the monitor (the last in a thread),
-// layer/unpack_helper.ts and node/netns_sockets.ts in short-lived helpers, cli, doctor, install and migrate in
+// layer/unpack_helper.ts, node/netns_sockets.ts and sys/command_lines.ts in short-lived helpers, cli, doctor, install and migrate in
 // the commands, all else in the daemon. daemon.ts puts the daemon together, folders.ts claims its folders,
 // debug.ts looks into it.
 //
@@ -46,6 +46,8 @@ async function main(args: string[]): Promise<number> {
     ignoreStraySignals(createLog({ level: "info", format: "text" }).child(first!));
     const { nameProcess } = await import("./sys/process.ts");
     nameProcess(name); // the kernel named it "exe", after the path in /proc that started it
+    if (first === "command-lines")
+      return (await import("./sys/command_lines.ts")).commandLinesMain(rest);
     if (first === "unpack") return (await import("./layer/unpack_helper.ts")).unpackMain(rest);
     return (await import("./node/netns_sockets.ts")).netnsSocketsMain(rest);
   }
@@ -84,6 +86,7 @@ function withoutOwn(args: readonly string[]): string[] {
 
 /** True for the exact arguments with which the daemon starts a helper; others are mistyped commands. */
 function isHelper([first, second, third]: string[]): boolean {
+  if (first === "command-lines") return second?.startsWith("{") === true && third === undefined;
   if (first === "unpack") return second === "native" || second === "overlay";
   if (first === "netns-sockets") return isAbsolute(second ?? "") && third === undefined;
   const isMonitor = first === "monitor" && /^--(check-)?state$/.test(second ?? "");

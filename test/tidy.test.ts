@@ -204,6 +204,11 @@ describe("style", () => {
     { what: /^export default\b/, why: "named exports only" },
     { what: /\bwaitpid\(\s*-1/, why: "it steals Bun's children" },
     {
+      what: /\/proc\/\$\{[^}]*\}\/(cmdline|environ|auxv|maps|smaps\w*|mem|pagemap|cwd|root)\b/,
+      why: "it hangs while that process waits for a server that does not answer: sys/command_lines.ts; commands harm only who runs them",
+      except: /^src\/(sys\/command_lines|sys\/program_pages|cli\/\w+|doctor\/\w+|install\/\w+)\.ts/,
+    },
+    {
       what: /^import (?!type )[^;]*["']node:child_process["']/,
       why: "sys/children.ts: a subreaper must know its children",
       except: /^src\/sys\/children/,

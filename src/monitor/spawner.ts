@@ -11,7 +11,8 @@ import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/oci_runt
 import { spawn } from "../sys/children.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { isAlmostFull } from "../sys/free_space.ts";
-import { argumentsIn, childrenOf, kill, killGroup, processIds, startTime } from "../sys/process.ts";
+import { processesWith } from "../sys/command_lines.ts";
+import { childrenOf, kill, killGroup, startTime } from "../sys/process.ts";
 import { withMark } from "../sys/process_mark.ts";
 import { cannotRun, superviseGroup } from "../sys/supervise.ts";
 
@@ -123,7 +124,7 @@ export class Spawner {
       signal.removeEventListener("abort", collect);
       for (const { pid, started } of left) if (startTime(pid) === started) kill(pid);
       const isKilled = exitCode === undefined || exitCode > 128;
-      if (exitCode !== 0) this.#endChildren(child.pid, isKilled ? argv : []);
+      if (exitCode !== 0) await this.#endChildren(child.pid, isKilled ? argv : []);
     }
   }
 
@@ -131,12 +132,14 @@ export class Spawner {
    * Ends what a failed call has left: a wrapper script that somebody kills leaves its children. These are in its
    * process group or, with a session of their own, have the call's arguments.
    */
-  #endChildren(group: number | undefined, argv: readonly string[]): void {
+  async #endChildren(group: number | undefined, argv: readonly string[]): Promise<void> {
     // Without a member the number may have been given to another process, which then exists.
     if (group !== undefined && !existsSync(`/proc/${group}`)) killGroup(group);
     const log = argv[argv.indexOf("--log") + 1];
     if (argv.length === 0 || log === undefined) return;
-    const isOfCall = argumentsIn(this.#folder, `\0--log\0${log}\0`);
-    for (const pid of processIds()) if (isOfCall(pid)) kill(pid);
+    const search = { folder: this.#folder, text: `\0--log\0${log}\0` };
+    for (const { pid, started } of await processesWith(search, () => {})) {
+      if (startTime(pid) === started) kill(pid);
+    }
   }
 }

@@ -284,7 +284,11 @@ export class MonitorClient implements AsyncDisposable {
       const message = `the monitor does not answer on ${this.#path}: see ${log}`;
       throw new CriError("UNAVAILABLE", message);
     }
-    if (verdict.oust !== undefined) this.#starter.oust(verdict.oust);
+    if (verdict.oust !== undefined) {
+      const failed = logFailure(this.#log, "killing monitors that do not serve failed");
+      await this.#starter.oust(verdict.oust).catch(failed);
+      this.#searching(); // it may have been closed meanwhile
+    }
     const start = () => this.#starter.start();
     this.#connection = startIfDue(verdict.next, performance.now(), start);
     await sleep(retryMs);
@@ -310,7 +314,9 @@ export class MonitorClient implements AsyncDisposable {
       throw closedError();
     }
     this.#log.debug("monitor found", { pid, version });
-    this.#starter.killOthers(pid);
+    this.#starter
+      .killOthers(pid)
+      .catch(logFailure(this.#log, "killing monitors that do not serve failed"));
     this.#connection = { state: "connected", socket, pid };
     this.#watch(socket, pid);
     this.#keepTerminals(socket, hello);

@@ -5,14 +5,8 @@ import { join } from "node:path";
 import { type Log, logFailure } from "../base/log.ts";
 import { spawnLasting } from "../sys/children.ts";
 import { Descriptor } from "../sys/descriptor.ts";
-import {
-  argumentsIn,
-  kill,
-  lineageOf,
-  processIds,
-  processState,
-  startTime,
-} from "../sys/process.ts";
+import { processesWith, type FoundProcess } from "../sys/command_lines.ts";
+import { kill, lineageOf, processAgeMs, processState, startTime } from "../sys/process.ts";
 import { trimMonitorLogFile, monitorLogFile } from "../monitor/monitor_log_file.ts";
 import type { Candidate } from "./connection.ts";
 import { monitorArgs } from "../monitor/protocol.ts";
@@ -59,17 +53,20 @@ export class Starter {
   }
 
   /** One monitor serves: any other of this folder has lost the lock to it. */
-  killOthers(serving: number): void {
-    if (this.#started.size > 0) this.#killThose((pid) => pid !== serving);
+  async killOthers(serving: number): Promise<void> {
+    if (this.#started.size > 0) await this.#killThose((pid) => pid !== serving);
   }
 
   /** Kills monitors that do not serve; `strangers`: only those that this search has not started. */
-  oust(which: "all" | "strangers"): void {
-    this.#killThose((pid) => which === "all" || !this.#started.has(pid));
+  async oust(which: "all" | "strangers"): Promise<void> {
+    await this.#killThose((pid) => which === "all" || !this.#started.has(pid));
   }
 
-  #killThose(isDoomed: (pid: number) => boolean): void {
-    for (const pid of monitorsOf(this.#state).filter(isDoomed)) {
+  async #killThose(isDoomed: (pid: number) => boolean): Promise<void> {
+    const beginMs = performance.now();
+    for (const { pid, started } of await this.#monitors()) {
+      const isNew = (processAgeMs(pid) ?? 0) < performance.now() - beginMs;
+      if (isNew || startTime(pid) !== started || !isDoomed(pid)) continue;
       this.#log.error("killing a monitor that does not serve, another takes its place", { pid });
       kill(pid);
     }
@@ -92,16 +89,18 @@ export class Starter {
     child.unref();
     return pid;
   }
-}
 
-/** Pids of this folder's monitors. */
-function monitorsOf(state: string): number[] {
-  const isMonitor = argumentsIn(state, `\0${monitorArgs(state).join("\0")}\0`);
-  const found = new Map<number, number | undefined>();
-  for (const pid of processIds()) {
-    const parent = lineageOf(pid)?.parent;
-    if (isMonitor(pid)) found.set(pid, parent);
+  /** This folder's monitors. */
+  async #monitors(): Promise<FoundProcess[]> {
+    const text = `\0${monitorArgs(this.#state).join("\0")}\0`;
+    const found = await processesWith({ folder: this.#state, text }, (pid) =>
+      this.#log.warn(
+        "the command line of a process cannot be read, so it is taken for no monitor",
+        { pid },
+      ),
+    );
+    const pids = new Set(found.map(({ pid }) => pid));
+    // A child has the arguments of its monitor until it runs its own program.
+    return found.filter(({ pid }) => !pids.has(lineageOf(pid)?.parent ?? -1));
   }
-  // A child has the arguments of its monitor until it runs its own program.
-  return [...found.keys()].filter((pid) => !found.has(found.get(pid) ?? -1));
 }

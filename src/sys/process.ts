@@ -1,13 +1,5 @@
 // Reads and changes other processes: signals, priority, OOM score, and their state in /proc.
-import {
-  constants,
-  readdirSync,
-  readFileSync,
-  readlinkSync,
-  readSync,
-  statSync,
-  writeSync,
-} from "node:fs";
+import { constants, readdirSync, readFileSync, readlinkSync, readSync, writeSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { getPriority } from "node:os";
 import { errnoOf } from "../base/errors.ts";
@@ -36,23 +28,6 @@ export function processIds(): number[] {
   return readdirSync("/proc")
     .filter((name) => /^\d+$/.test(name))
     .map(Number);
-}
-
-/**
- * Returns a test for processes whose command line contains `text` (a NUL before and after each argument), and that
- * see this same folder: another mount namespace may have another folder of the same name.
- */
-export function argumentsIn(folder: string, text: string): (pid: number) => boolean {
-  const here = statSync(folder);
-  return (pid) => {
-    try {
-      if (!`\0${readFileSync(`/proc/${pid}/cmdline`, "utf8")}`.includes(text)) return false;
-      const there = statSync(`/proc/${pid}/root${folder}`);
-      return there.dev === here.dev && there.ino === here.ino;
-    } catch {
-      return false; // it has ended
-    }
-  };
 }
 
 /**
@@ -187,7 +162,12 @@ export function nameProcess(name: string): void {
 
 /** Returns a process's start time in clock ticks since boot: identifies one process together with the pid. */
 export function startTime(pid: number): string | undefined {
-  return statFields(pid)?.[startTimeField];
+  return startTimeIn(`/proc/${pid}`);
+}
+
+/** The same by the process's folder in /proc. */
+export function startTimeIn(folder: string): string | undefined {
+  return statFieldsIn(folder)?.[startTimeField];
 }
 
 /** Returns a process's age, by a clock that is never set; undefined: there is no such process. */
@@ -376,8 +356,12 @@ export function hasEnded(pid: number): boolean {
 }
 
 function statFields(pid: number): string[] | undefined {
+  return statFieldsIn(`/proc/${pid}`);
+}
+
+function statFieldsIn(folder: string): string[] | undefined {
   try {
-    return fieldsOf(readFileSync(`/proc/${pid}/stat`, "utf8"));
+    return fieldsOf(readFileSync(`${folder}/stat`, "utf8"));
   } catch {
     return undefined;
   }

@@ -32,6 +32,7 @@ test.each([
   ["monitor --state state", "Unknown command monitor; did you mean "],
   ["unpack", "Unknown command unpack. See isulad-ts --help."],
   ["netns-sockets", "Unknown command netns-sockets. See isulad-ts --help."],
+  ["command-lines now", "Unknown command command-lines. See isulad-ts --help."],
 ])("isulad-ts %s exits with 2 and creates nothing", (line, said) => {
   const done = started(line.split(" "));
   expect(done).toEqual({ code: 2, made: "", said: expect.stringContaining(said) as string });

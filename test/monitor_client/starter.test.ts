@@ -69,11 +69,11 @@ test("of the monitors that do not serve, none is a child that does not run its o
   const children = [await childOf(serving), await childOf(other)];
   const starter = starterOf(`read line <${fifo}`);
   starter.start();
-  starter.killOthers(serving.pid);
+  await starter.killOthers(serving.pid);
   await until("the other one has ended", () => other.signalCode === "SIGKILL");
   expect([...children, serving.pid].map(hasEnded)).toEqual([false, false, false]);
   for (const pid of [serving.pid, ...children]) kill(pid);
-  starter.oust("all");
+  await starter.oust("all");
 });
 
 test("the monitors' log file is cut to its newest whole lines", () => {

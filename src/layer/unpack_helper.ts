@@ -8,6 +8,7 @@ import { createInterface } from "node:readline";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { jsonText, trustedJsonValue } from "../base/json.ts";
 import { Descriptor } from "../sys/descriptor.ts";
+import { removeEngineOptions } from "../sys/engine_options.ts";
 import { syncfs } from "../sys/path.ts";
 import { killGroup, leadGroup } from "../sys/process.ts";
 import { setUmask } from "../sys/umask.ts";
@@ -25,6 +26,7 @@ import { writeWhiteouts } from "./whiteouts.ts";
 
 /** argv: the form in which this node's layers store whiteouts. */
 export async function unpackMain(argv: string[]): Promise<number> {
+  removeEngineOptions();
   leadGroup();
   setUmask(0); // the layers define the modes
   writeWhiteouts(argv[0] === "native" ? "native" : "overlay");

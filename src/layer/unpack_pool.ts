@@ -8,6 +8,7 @@ import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { jsonText, trustedJsonValue } from "../base/json.ts";
 import { spawn } from "../sys/children.ts";
+import { withAddressOption } from "../sys/engine_options.ts";
 import { giveWay, killGroup, offerToOomKiller } from "../sys/process.ts";
 import { endWithin, keepEnd } from "../sys/supervise.ts";
 import { Semaphore } from "../base/semaphore.ts";
@@ -81,7 +82,8 @@ class Helper {
     const args = [...argv.slice(1), "unpack", whiteouts];
     // Not detached: that would start a session, and between sessions the kernel may ignore niceness
     // (sched(7), autogroup). The helper makes itself the leader of a process group for its stream processors.
-    this.#child = spawn(argv[0]!, args, { argv0, stdio: ["pipe", "pipe", "pipe"] });
+    const env = withAddressOption(process.env);
+    this.#child = spawn(argv[0]!, args, { argv0, env, stdio: ["pipe", "pipe", "pipe"] });
     // Set by the parent, so that it holds from the child's start.
     if (this.#child.pid !== undefined) {
       giveWay(this.#child.pid, niceness);

@@ -10,6 +10,8 @@ import { build } from "../base/build.ts";
 import { readKernelFile } from "./file.ts";
 import { execve } from "./wait.ts";
 
+/** 30 by default: a registry whose address has changed would not be found for so long. */
+const ofAddresses = { BUN_CONFIG_DNS_TIME_TO_LIVE_SECONDS: "1" };
 const options: Readonly<Record<string, string>> = {
   // The scavenger thread walks the heap each 0.1 s by default, however little was freed.
   MIMALLOC_PURGE_DELAY: "1000",
@@ -23,8 +25,7 @@ const options: Readonly<Record<string, string>> = {
   BUN_JSC_thresholdForOptimizeAfterWarmUp: "6000",
   BUN_JSC_thresholdForOptimizeAfterLongWarmUp: "6000",
   BUN_JSC_thresholdForOptimizeSoon: "6000",
-  // 30 by default: a registry whose address has changed would not be found for so long.
-  BUN_CONFIG_DNS_TIME_TO_LIVE_SECONDS: "1",
+  ...ofAddresses,
 };
 /** Set for the second start, so that there is no third. */
 const marker = "ISULAD_ENGINE_OPTIONS";
@@ -32,6 +33,11 @@ const marker = "ISULAD_ENGINE_OPTIONS";
 /** Adds the options for another start of daemon or monitor by this process; options that are set keep their values. */
 export function withEngineOptions(env: Readonly<NodeJS.ProcessEnv>): NodeJS.ProcessEnv {
   return { ...options, ...env, [marker]: "set" };
+}
+
+/** Adds the option that a helper needs which asks registries; it calls removeEngineOptions(). */
+export function withAddressOption(env: Readonly<NodeJS.ProcessEnv>): NodeJS.ProcessEnv {
+  return { ...ofAddresses, ...env };
 }
 
 /**

@@ -15,4 +15,7 @@ test("a helper is the OOM killer's first victim, and its log names isulad-ts", a
   expect(begun.length).toBe(1);
   expect(readFileSync(`/proc/${begun[0]}/oom_score_adj`, "utf8")).toBe("1000\n");
   expect(readFileSync(`/proc/${begun[0]}/comm`, "utf8")).toBe("isulad-ts\n");
+  // It asks registries, and finds one that has moved within two seconds.
+  const environment = readFileSync(`/proc/${begun[0]}/environ`, "utf8").split("\0");
+  expect(environment).toContain("BUN_CONFIG_DNS_TIME_TO_LIVE_SECONDS=1");
 });

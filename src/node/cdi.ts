@@ -12,7 +12,7 @@ import { CdiSpec } from "../spec/cdi.ts";
 import { deviceNode } from "./devices.ts";
 import { readYamlFile } from "./yaml_file.ts";
 
-const fileBytesMax = 4 << 20;
+const fileBytesMax = 1 << 20;
 const filesMax = 1_000;
 
 type Found = { file: string; spec: CdiSpec; device: CdiSpec["devices"][number] };

@@ -18,6 +18,8 @@ export const networksAnnotation = "network.alpha.kubernetes.io/network";
 const defaultInterface = "eth0";
 const networksMax = 16;
 
+const annotationBounds = { bytesMax: 64 << 10, itemsMax: 1_024 };
+
 const Requests = v.pipe(
   v.array(
     v.object({
@@ -70,7 +72,7 @@ function matchesAny(patterns: readonly string[], name: string): boolean {
 
 function parse(annotation: string): v.InferOutput<typeof Requests> {
   try {
-    return checked(Requests, jsonValue(annotation));
+    return checked(Requests, jsonValue(annotation, undefined, annotationBounds));
   } catch (error) {
     const example = '[{"name": "storage", "interface": "eth1"}]';
     throw invalid(`must be a list such as ${example}: ${messageOf(error)}`);

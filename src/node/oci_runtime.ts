@@ -3,7 +3,7 @@ import { rm } from "node:fs/promises";
 import { CriError } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
 import { printable, shorten } from "../base/text.ts";
-import { readTextIfExists } from "../sys/file.ts";
+import { readTextEnd } from "../sys/file.ts";
 import { failureOutput, run } from "../sys/run.ts";
 
 /** An OCI runtime: program, arguments before the verb, state folder, and whether systemd manages cgroups. */
@@ -42,10 +42,12 @@ export function runtimeArgv(runtime: RuntimeCommand, logFile: string, verb: stri
 }
 
 const messageBytesMax = 4_000;
+/** The error that ends a runtime is at the end of its log. */
+const logBytesMax = 256 << 10;
 
 /** Returns the last error in a runtime's log, or undefined. */
 export async function runtimeError(logFile: string): Promise<string | undefined> {
-  const text = (await readTextIfExists(logFile)) ?? "";
+  const text = (await readTextEnd(logFile, logBytesMax)) ?? "";
   let last: string | undefined;
   for (const line of text.split("\n")) {
     try {

@@ -4,6 +4,7 @@ import { durationMs } from "../base/duration.ts";
 import { parse as parseToml } from "smol-toml";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
+import { BoundsError } from "../base/json_bounds.ts";
 import { readTls, type CertificateFiles } from "./certificates.ts";
 import { registryUrl, withoutScheme, type Endpoint, type Tls } from "./endpoint.ts";
 import { mapOf, objectOf, parseAs } from "../base/schema.ts";
@@ -53,9 +54,13 @@ function dialTimeoutMs(text: string): number | undefined {
   return ms === undefined ? undefined : Math.min(ms, durationMsMax);
 }
 
+/** Each pull reads it, and the parser takes up to a microsecond for a byte. */
+const fileBytesMax = 64 << 10;
+
 /** @throws CriError FAILED_PRECONDITION with the file name and the reason. */
 export function parseHostsFile(text: string, file: string): HostsFile {
   try {
+    if (text.length > fileBytesMax) throw new BoundsError(`is longer than ${fileBytesMax} bytes`);
     return parseAs(HostsFile, parseToml(text), "the file");
   } catch (error) {
     throw new CriError("FAILED_PRECONDITION", `${file}: ${messageOf(error)}`, { cause: error });

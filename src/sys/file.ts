@@ -80,6 +80,21 @@ export async function readTextIfExists(path: string): Promise<string | undefined
   }
 }
 
+/** Reads the end of a text file; undefined where there is no file. */
+export async function readTextEnd(path: string, bytesMax: number): Promise<string | undefined> {
+  try {
+    await using file = await open(path);
+    const { size } = await file.stat();
+    const start = Math.max(0, size - bytesMax);
+    const buffer = Buffer.alloc(size - start);
+    const { bytesRead } = await file.read(buffer, 0, buffer.length, start);
+    return buffer.toString("utf8", 0, bytesRead);
+  } catch (error) {
+    if (errnoOf(error) === "ENOENT") return undefined;
+    throw error;
+  }
+}
+
 /** Reads at most maxBytes, of a file whose size is not under this program's control. */
 export function readBounded(path: string, maxBytes: number): Uint8Array {
   const { O_RDONLY, O_NONBLOCK, O_NOCTTY } = constants;

@@ -1,6 +1,6 @@
 // Tests the arguments and the errors of the OCI runtime.
 import { afterAll, expect, test } from "bun:test";
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { appendFileSync, existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { callRuntime, runtimeArgv, runtimeError } from "../../../src/node/oci_runtime.ts";
@@ -44,6 +44,14 @@ test.each([
 ])("runtimeError() of %s", async (_, text, message) => {
   writeFileSync(logFile, text);
   expect(await runtimeError(logFile)).toBe(message);
+});
+
+test("runtimeError() reads only the end of a log", async () => {
+  const line = `${JSON.stringify({ level: "error", msg: "first" })}\n`;
+  writeFileSync(logFile, `${line}${"{}\n".repeat(100 << 10)}`);
+  expect(await runtimeError(logFile)).toBeUndefined();
+  appendFileSync(logFile, line);
+  expect(await runtimeError(logFile)).toBe("first");
 });
 
 test("callRuntime() throws the runtime's message and removes the log", async () => {

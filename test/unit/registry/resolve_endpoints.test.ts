@@ -255,6 +255,8 @@ skip_verify = true
     expect(await refusal()).toContain("fifo.pem is a FIFO, not a regular file");
     fs.writeFileSync(join(folder, "hosts.toml"), Buffer.from('server = "http://\xe4"', "latin1"));
     expect(await refusal()).toContain("hosts.toml is not UTF-8");
+    fs.writeFileSync(join(folder, "hosts.toml"), "# \n".repeat(30_000));
+    expect(await refusal()).toContain("hosts.toml: is longer than 65536 bytes");
     fs.rmSync(join(folder, "hosts.toml"));
     execFileSync("mkfifo", [join(folder, "hosts.toml")]);
     expect(await refusal()).toContain("hosts.toml is a FIFO, not a regular file");

@@ -358,16 +358,15 @@ export class ContainerLog {
    * writing.
    */
   unwritten(): number {
-    let bytes = this.#dropped.unsaidBytes;
     for (const { source } of this.inputs) {
       for (let peeks = 0; peeks < 256; peeks++) {
-        const { length } = source.peek().data;
-        if (length === 0) break;
-        bytes += length;
-        source.take(length);
+        const { data } = source.peek();
+        if (data.length === 0) break;
+        this.#dropped.add(data.length, linesIn(data), nowMs());
+        source.take(data.length);
       }
     }
-    return bytes;
+    return this.#dropped.unsaidBytes;
   }
 
   /** Continues in a new file at the same path, after a rotation has moved the old one. */

@@ -198,7 +198,7 @@ function stepLogEnd(id: string, { log, end }: { log: ContainerLog; end: End }): 
   if (!written && !late) return;
   const lostBytes = written ? 0 : log.unwritten();
   isReportDue ||= log.trouble !== undefined;
-  droppedBefore += Math.max(lostBytes, log.trouble?.droppedBytes ?? 0);
+  droppedBefore += log.trouble?.droppedBytes ?? 0;
   logs.delete(id);
   retries.forget(id);
   closeLog({ log, end }, lostBytes);

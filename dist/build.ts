@@ -7,7 +7,12 @@ import process from "node:process";
 import { fileURLToPath } from "node:url";
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
-const entries = ["src/main.ts", "src/monitor_log/log_worker.ts", "src/sys/poller_worker.ts"];
+const entries = [
+  "src/main.ts",
+  "src/monitor_log/log_worker.ts",
+  "src/sys/poller_worker.ts",
+  "src/sys/unmount_worker.ts",
+];
 /** Bun's name of a target → file name. */
 export const targets: Record<string, string> = {
   "linux-x64": "isulad-ts-linux-x64",

@@ -52,7 +52,12 @@ const mayImport: Record<string, string[]> = {
   cli: ["base", "sys", "doctor", "install", "migrate", "proto"],
 };
 /** Files that are started without an import: the program and its workers. */
-const entries = ["src/main.ts", "src/monitor_log/log_worker.ts", "src/sys/poller_worker.ts"];
+const entries = [
+  "src/main.ts",
+  "src/monitor_log/log_worker.ts",
+  "src/sys/poller_worker.ts",
+  "src/sys/unmount_worker.ts",
+];
 
 /** Files that read only what isulad-ts has written: records, messages between its processes, answers to its commands. */
 const trustedReaders = new RegExp(

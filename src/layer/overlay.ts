@@ -258,6 +258,7 @@ const unmountsMax = 16;
 
 /** Unmounts everything at a path; a path without mounts, or no such path, is no error. */
 export function unmountAll(path: string): void {
+  if (!fs.existsSync(path)) return;
   for (let left = unmountsMax; left > 0 && tryUnmount(path); left--);
 }
 

@@ -8,8 +8,9 @@ import { mkdir, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { Descriptor } from "../sys/descriptor.ts";
-import { mount, MS_BIND, MS_RDONLY, MS_REMOUNT } from "../sys/mount.ts";
+import { MNT_DETACH, mount, MS_BIND, MS_RDONLY, MS_REMOUNT } from "../sys/mount.ts";
 import { mountPoints } from "../sys/mount_table.ts";
+import { unmountInThread } from "../sys/unmount_thread.ts";
 import { shifted, type CopyJob } from "./job_copy.ts";
 import { copyAttributes } from "./kept_attributes.ts";
 import { mountOverlay, unmountAll, unmountView } from "./overlay.ts";
@@ -122,7 +123,7 @@ export async function unmountRootfs(
   { quota }: Pick<RootfsMaker, "quota"> = {},
 ): Promise<void> {
   const rootfs = join(dir, "rootfs");
-  unmountAll(rootfs);
+  await unmountRoot(dir);
   await unmountView(dir); // left by a mount that was interrupted
   await removeMountPoint(rootfs);
   quota?.clearLimit(join(dir, "upper"));
@@ -145,6 +146,24 @@ async function removeMountPoint(rootfs: string): Promise<void> {
     if (errnoOf(cause) === "ENOENT") return;
     throw new CriError("INTERNAL", `cannot remove ${rootfs}: ${messageOf(cause)}`, { cause });
   }
+}
+
+/** More mounts than are ever stacked on a root. */
+const rootsMax = 16;
+
+/** Unmounts all that is mounted on the root, in a thread: it may take as long as the disk. */
+async function unmountRoot(dir: string): Promise<void> {
+  const rootfs = join(dir, "rootfs");
+  const unmountBy = async (flags: number) => {
+    try {
+      await unmountInThread(rootfs, { flags, kind: "disk" });
+    } catch (error) {
+      const code = errnoOf(error);
+      if (code === "EBUSY" && flags === 0) await unmountBy(MNT_DETACH);
+      else if (code !== "EINVAL" && code !== "ENOENT") throw error; // those: it is unmounted
+    }
+  };
+  for (let left = rootsMax; left > 0 && isRootMounted(dir); left--) await unmountBy(0);
 }
 
 /** True while the root is mounted; dir: as for mountRootfs. */

@@ -8,7 +8,8 @@ import { accessSync, constants, statSync } from "node:fs";
 import { mkdir, open, rmdir, unlink } from "node:fs/promises";
 import { delimiter, dirname, join } from "node:path";
 import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
-import { MNT_DETACH, unmount } from "../sys/mount.ts";
+import { MNT_DETACH } from "../sys/mount.ts";
+import { unmountInThread } from "../sys/unmount_thread.ts";
 import { failureOutput, run } from "../sys/run.ts";
 import type { UserNamespace } from "../spec/userns.ts";
 import { splitSysctls, sysctlPath } from "./namespace_sysctls.ts";
@@ -194,7 +195,8 @@ function loopbackCommand(): string {
 /** Unmounts the file, as often as it was mounted, and optionally removes it. Idempotent. */
 export async function unpinNamespace(path: string, options: { unlink: boolean }): Promise<void> {
   try {
-    while (isNamespaceFile(path)) unmount(path, MNT_DETACH);
+    while (isNamespaceFile(path))
+      await unmountInThread(path, { flags: MNT_DETACH, kind: "memory" });
   } catch (cause) {
     const message = `cannot unmount the namespace ${path}: ${errnoOf(cause)}`;
     throw new CriError("INTERNAL", message, { cause });

@@ -13,8 +13,9 @@ import { errnoOf } from "../base/errors.ts";
 import type { PodSandboxConfig } from "../proto/types.ts";
 import type { PodFiles } from "../spec/spec_inputs.ts";
 import { readTextIfExists } from "../sys/file.ts";
-import { MNT_DETACH, mount, MS_NODEV, MS_NOEXEC, MS_NOSUID, unmount } from "../sys/mount.ts";
+import { MNT_DETACH, mount, MS_NODEV, MS_NOEXEC, MS_NOSUID } from "../sys/mount.ts";
 import { removeTree } from "../sys/remove_tree.ts";
+import { unmountInThread } from "../sys/unmount_thread.ts";
 
 /** The size that Docker and containerd use. */
 const shmBytes = 64 << 20;
@@ -91,15 +92,15 @@ export async function makePodFiles(
 /** Unmounts the pod's file systems. The symlinks go with the folder of its namespaces. Idempotent. */
 export async function removePodFiles(pod: PodPlace): Promise<void> {
   const { shm } = podFiles(pod);
-  if (shm !== hostShm) detach(shm);
+  if (shm !== hostShm) await detach(shm);
   const folder = filesFolder(pod);
-  detach(folder);
+  await detach(folder);
   await removeTree(folder);
 }
 
-function detach(point: string): void {
+async function detach(point: string): Promise<void> {
   try {
-    unmount(point, MNT_DETACH);
+    await unmountInThread(point, { flags: MNT_DETACH, kind: "memory" });
   } catch (error) {
     const errno = errnoOf(error);
     if (errno !== "EINVAL" && errno !== "ENOENT") throw error; // EINVAL: not mounted

@@ -11,7 +11,8 @@ import type { RecordedPod } from "../node/cni_gc.ts";
 import { shimBundles } from "../monitor/protocol.ts";
 import { netnsFolders, netnsName, netnsPrefix, unpinNamespace } from "../node/namespaces.ts";
 import { podFilesFolder } from "../node/pod_files.ts";
-import { MNT_DETACH, unmount } from "../sys/mount.ts";
+import { MNT_DETACH } from "../sys/mount.ts";
+import { unmountInThread } from "../sys/unmount_thread.ts";
 import { mountPoints } from "../sys/mount_table.ts";
 import { orphans } from "./rules.ts";
 import { removeTree } from "../sys/remove_tree.ts";
@@ -171,7 +172,9 @@ async function removeMounts({ context }: Sweeper): Promise<void> {
       const facts = { hasRecord: hasRecord(context, id), isSetAside: kind === "set-aside" };
       if (!orphans.removeMounts.applies(facts)) continue;
       context.log.warn("unmounting a mount without a record", { path });
-      await attempt(context, { path }, () => unmount(path, MNT_DETACH));
+      await attempt(context, { path }, () =>
+        unmountInThread(path, { flags: MNT_DETACH, kind: "disk" }),
+      );
     }
   }
 }

@@ -8,11 +8,13 @@ import { podHostname } from "../node/pod_files.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import { checkMounts } from "../spec/mounts.ts";
+import { requireStartable } from "../spec/arguments_size.ts";
 import { containerSpec, type ContainerSpecInput, ociJson, type OciSpec } from "../spec/oci.ts";
 import { checkGuestMounts } from "../spec/sandboxed.ts";
 import { containerName, created, logPath, type Container } from "../state/container.ts";
 import { createdAfter } from "../state/order.ts";
 import { isInGuest, isSamePod, type Sandbox } from "../state/sandbox.ts";
+import { softLimit } from "../sys/process.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { withAnnotatedClasses } from "./annotated_classes.ts";
 import { specFile } from "./bundle.ts";
@@ -150,6 +152,8 @@ async function makeContainer(
     const adjusted = await context.nri?.createContainer(sandbox, classed.container, classed.spec);
     const { spec: decided, container: changed } = adjusted ?? classed;
     const spec = withOpenFilesLimit(context, container, decided);
+    if (!isInGuest(container))
+      requireStartable(spec.process, softLimit("self", "stack size") ?? Infinity);
     await step("container-bundle", () =>
       writeFile(specFile(context, container.id), ociJson(spec), { mode: 0o600 }),
     );

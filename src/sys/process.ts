@@ -246,8 +246,8 @@ export type ProcessLimit = { soft: number; hard: number };
 
 /** Returns a limit of a process by its name in /proc/PID/limits (proc(5)); undefined: no such process. */
 export function processLimit(
-  pid: number,
-  name: "open files" | "realtime timeout",
+  pid: number | "self",
+  name: "open files" | "realtime timeout" | "stack size",
 ): ProcessLimit | undefined {
   const limits = readKernelFile(`/proc/${pid}/limits`) ?? "";
   const [, soft, hard] = new RegExp(`^Max ${name} +(\\w+) +(\\w+) `, "m").exec(limits) ?? [];
@@ -258,8 +258,8 @@ export function processLimit(
 
 /** Returns a soft limit of a process; undefined: none, or no such process. */
 export function softLimit(
-  pid: number,
-  name: "open files" | "realtime timeout",
+  pid: number | "self",
+  name: "open files" | "realtime timeout" | "stack size",
 ): number | undefined {
   const soft = processLimit(pid, name)?.soft;
   return soft === Infinity ? undefined : soft;

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 /** Frames at once; clients send some a minute, and some thousand when the other end has closed a busy stream. */
 const burst = 2_000;
-const perMs = 20;
+const perMs = 5;
 /** A pause, in ms: long enough to cost nothing. */
 const pauseMs = 10;
 

@@ -19,7 +19,7 @@ const headerBytesMax = 256 << 10;
 /** Bytes that the queues of all streams hold: as much as eight streams that nobody reads. */
 const queuedBytesMax = 2 << 20;
 /** A header block takes the time of this many frames that carry nothing, and one more for each of these bytes. */
-const blockFrames = 10;
+const blockFrames = 3;
 const frameOfBytes = 256;
 
 export class SpdyStream {

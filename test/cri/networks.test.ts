@@ -249,10 +249,11 @@ describe("a port of the node that is taken", () => {
       `port ${port}/tcp of the node belongs to pod `,
     );
     expect((await failure(run({ host_ip: "127.0.0.1" }))).message).toContain("choose another one");
+    const warning = `port ${port}/tcp of the node belongs to pod `;
     const udp = await run({ protocol: Protocol.UDP });
-    expect(daemon.log).not.toContain("gets no traffic there");
+    expect(daemon.log).not.toContain(`WARN  cri: ${warning}`);
     const second = await daemon.runPod(daemon.podConfig(mapping(port)));
-    expect(daemon.log).toContain("one of them gets no traffic there");
+    expect(daemon.log).toContain(`WARN  cri: ${warning}`);
     for (const id of [first, udp, second]) await daemon.removePod(id);
     await daemon.removePod(await run({})); // it is free again
     expect(leases()).toEqual([]);

@@ -3,7 +3,7 @@
 import { Slices } from "./time_slices.ts";
 
 export type JsonBounds = {
-  /** Of the text in UTF-16, which has no more units than UTF-8 has bytes. */
+  /** Of the text in UTF-8; of a string its UTF-16 units, which are no more. */
   bytesMax: number;
   /** Values of lists and objects, at all levels together. */
   itemsMax: number;
@@ -39,8 +39,11 @@ export function assertWithin(text: string, bounds: JsonBounds): void {
   while (!scan.step()) continue;
 }
 
-/** Like assertWithin(), for long texts: gives way to other calls. */
-export async function assertWithinInSlices(text: string, bounds: JsonBounds): Promise<void> {
+/** Like assertWithin(), for long texts, or their bytes in UTF-8: gives way to other calls. */
+export async function assertWithinInSlices(
+  text: string | Buffer,
+  bounds: JsonBounds,
+): Promise<void> {
   const scan = new Scan(text, bounds);
   const slices = new Slices();
   while (!scan.step()) await slices.pause();
@@ -50,12 +53,13 @@ export async function assertWithinInSlices(text: string, bounds: JsonBounds): Pr
 const stepLength = 16 << 10;
 
 const quote = 0x22;
+const backslash = 0x5c;
 const comma = 0x2c;
 const [openList, closeList, openObject, closeObject] = [0x5b, 0x5d, 0x7b, 0x7d];
 const [zero, nine] = [0x30, 0x39];
 
 class Scan {
-  readonly #text: string;
+  readonly #text: Buffer;
   readonly #itemsMax: number;
   #at = 0;
   #items = 0;
@@ -66,9 +70,10 @@ class Scan {
   #quote = -1;
   #backslash = -1;
 
-  constructor(text: string, { bytesMax, itemsMax }: JsonBounds) {
+  constructor(text: string | Buffer, { bytesMax, itemsMax }: JsonBounds) {
+    // A string of so many units has at least as many bytes: it need not be encoded to be refused.
     if (text.length > bytesMax) throw new BoundsError(`is longer than ${bytesMax} bytes`);
-    this.#text = text;
+    this.#text = typeof text === "string" ? Buffer.from(text) : text;
     this.#itemsMax = itemsMax;
   }
 
@@ -76,7 +81,7 @@ class Scan {
   step(): boolean {
     const text = this.#text;
     for (let left = stepLength; left > 0 && this.#at < text.length; left--) {
-      const c = text.charCodeAt(this.#at++);
+      const c = text[this.#at++]!;
       const isDigit = c >= zero && c <= nine;
       this.#digits = isDigit ? this.#digits + 1 : 0;
       if (this.#digits > digitsMax)
@@ -102,8 +107,8 @@ class Scan {
   /** By the engine's search, which takes no time for long strings. */
   #skipString(): void {
     for (;;) {
-      if (this.#quote < this.#at) this.#quote = this.#find('"');
-      if (this.#backslash < this.#at) this.#backslash = this.#find("\\");
+      if (this.#quote < this.#at) this.#quote = this.#find(quote);
+      if (this.#backslash < this.#at) this.#backslash = this.#find(backslash);
       if (this.#quote <= this.#backslash) {
         this.#at = this.#quote + 1;
         return;
@@ -115,7 +120,7 @@ class Scan {
   }
 
   /** Returns the text's length where the character is missing. */
-  #find(character: string): number {
+  #find(character: number): number {
     const at = this.#text.indexOf(character, this.#at);
     return at === -1 ? this.#text.length : at;
   }

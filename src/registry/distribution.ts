@@ -183,7 +183,7 @@ function blobName({ domain, repository }: PullSession, { digest }: BlobRequest):
   return `blob ${domain}/${repository}@${digest}`;
 }
 
-type OpenBlob = Pick<HttpResponse, "body" | "host" | "endsAtMs"> & { length?: number };
+type OpenBlob = Pick<HttpResponse, "body" | "host" | "headers" | "endsAtMs"> & { length?: number };
 
 async function openBlob(
   session: PullSession,

@@ -260,18 +260,19 @@ function lateAnswer(host: string): TransferError {
  * @throws TransferError RESOURCE_EXHAUSTED when it is longer than bytesMax, DEADLINE_EXCEEDED when it takes too long.
  */
 export async function readAll(
-  { body, host, endsAtMs }: Pick<HttpResponse, "body" | "host" | "endsAtMs">,
+  { body, host, headers, endsAtMs }: Pick<HttpResponse, "body" | "host" | "headers" | "endsAtMs">,
   bytesMax: number,
   what: string,
 ): Promise<Buffer> {
+  const tooLong = () =>
+    new TransferError("RESOURCE_EXHAUSTED", `${what} is longer than ${bytesMax} bytes`);
+  if (Number(headers.get("content-length") ?? 0) > bytesMax) throw tooLong();
   const chunks: Uint8Array[] = [];
   let length = 0;
   for await (const chunk of body) {
     length += chunk.length;
     if (performance.now() > endsAtMs) throw lateAnswer(host);
-    if (length > bytesMax) {
-      throw new TransferError("RESOURCE_EXHAUSTED", `${what} is longer than ${bytesMax} bytes`);
-    }
+    if (length > bytesMax) throw tooLong();
     chunks.push(chunk);
   }
   return Buffer.concat(chunks);

@@ -26,10 +26,22 @@ export function jsonValue(text: string, revive?: Reviver, bounds: JsonBounds = u
   return trustedJsonValue(text, revive);
 }
 
-/** Like jsonValue(), for long texts: gives way to other calls while it looks for the bounds. */
-export async function longJsonValue(text: string, bounds: JsonBounds, revive?: Reviver) {
-  await assertWithinInSlices(text, bounds);
-  return trustedJsonValue(text, revive);
+/**
+ * Like jsonValue(), for long texts, or their bytes in UTF-8: gives way to other calls. The text of bytes is made once they
+ * have been found within the bounds: a refused document does not take its memory twice. @throws TypeError if not UTF-8.
+ */
+export async function longJsonValue(
+  text: string | Uint8Array,
+  bounds: JsonBounds,
+  revive?: Reviver,
+) {
+  if (typeof text === "string") {
+    await assertWithinInSlices(text, bounds);
+    return trustedJsonValue(text, revive);
+  }
+  const { buffer, byteOffset, length } = text;
+  await assertWithinInSlices(Buffer.from(buffer, byteOffset, length), bounds);
+  return trustedJsonValue(new TextDecoder("utf-8", { fatal: true }).decode(text), revive);
 }
 
 /** Like jsonValue(), without bounds: for what isulad-ts has written, and what only the user of a command waits for. */

@@ -2,8 +2,8 @@
 // calls the parsers of valibot (test/tidy.test.ts).
 import * as v from "valibot";
 import { CriError } from "./errors.ts";
-import { type Reviver, trustedJsonValue } from "./json.ts";
-import { assertWithinInSlices, BoundsError, documentBounds } from "./json_bounds.ts";
+import { longJsonValue, type Reviver } from "./json.ts";
+import { BoundsError, documentBounds } from "./json_bounds.ts";
 import { Slices } from "./time_slices.ts";
 
 /**
@@ -17,12 +17,7 @@ export async function parseDocument(
 ): Promise<unknown> {
   const slices = new Slices();
   try {
-    // Before the text is made of the bytes: a refused document has not taken its memory twice.
-    const { buffer, byteOffset, length } = bytes;
-    await assertWithinInSlices(Buffer.from(buffer, byteOffset, length), documentBounds);
-    const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
-    await slices.pause();
-    const value = trustedJsonValue(text, revive);
+    const value = await longJsonValue(bytes, documentBounds, revive);
     await slices.pause();
     return value;
   } catch (error) {

@@ -92,6 +92,8 @@ export async function streamEnds(plan: { count: number; parallel: number }): Pro
   }
   await endWithPod(stage);
   await over("after its pod");
+  const bytes = await bytesOf(stage);
+  if (bytes !== 0) note(`${bytes} bytes are left in queues that nobody reads`);
   const endMs = await endWithSessions(stage);
   if (endMs > 1_000) note(`the daemon took ${Math.round(endMs)} ms to end`);
   return problems;
@@ -140,6 +142,12 @@ async function inParallel(
 async function clientsOf({ metricsPort }: Stage): Promise<number> {
   const text = await (await fetch(`http://127.0.0.1:${metricsPort}/metrics`)).text();
   return Number(/queue_length\{queue="stream-clients"\} (\d+)/.exec(text)?.[1]);
+}
+
+/** Returns what the daemon's queues of bytes hold. */
+async function bytesOf({ metricsPort }: Stage): Promise<number> {
+  const text = await (await fetch(`http://127.0.0.1:${metricsPort}/metrics`)).text();
+  return Number(/queue_length\{queue="stream-bytes"\} (\d+)/.exec(text)?.[1]);
 }
 
 /** Opens a session, and ends it in its way. */

@@ -3,6 +3,7 @@
 // have more.
 import { errnoOf } from "../base/errors.ts";
 import { PeerTurn } from "../base/time_slices.ts";
+import { queuesAreLarge } from "./chunk_queue.ts";
 import { readNow, writeNow, type Descriptor } from "./descriptor.ts";
 import { shutdownWrite } from "./tcp.ts";
 import type { Poller } from "./poller.ts";
@@ -17,6 +18,8 @@ export type Wire = {
 };
 
 const chunkBytes = 64 << 10;
+/** The same while queues hold much. */
+const scantBytes = 8 << 10;
 /** Smaller reads are copied, so that they do not keep a whole chunk in memory. */
 const smallBytes = 16 << 10;
 /** The next chunk of whichever stream has input first: streams that wait hold none. */
@@ -86,7 +89,7 @@ export class ByteStream implements Wire, Disposable {
   /** undefined: there is no input now; empty: the end. */
   #chunkNow(): Buffer | undefined {
     const buffer = (spare ??= Buffer.allocUnsafeSlow(chunkBytes));
-    const count = this.readNow(buffer);
+    const count = this.readNow(queuesAreLarge() ? buffer.subarray(0, scantBytes) : buffer);
     if (count < 0) return undefined;
     if (count < smallBytes) return Buffer.from(buffer.subarray(0, count));
     spare = undefined;

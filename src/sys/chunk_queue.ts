@@ -2,6 +2,31 @@
 // from either side releases both: neither waits for one that has gone.
 
 const queueBytes = 256 << 10;
+/** What all queues of this process are to hold together. */
+const allBytesMax = 16 << 20;
+/** Each queue may hold this part of what is left, and at least queueBytesMin: the fuller they are together, the less each. */
+const part = 1 / 8;
+const queueBytesMin = 16 << 10;
+/** What the queues of this process hold. */
+let allBytes = 0;
+/** Takes back what a queue still holds that is collected as garbage: it has ended, and nobody has read it. */
+const unread = new FinalizationRegistry((held: Held) => (allBytes -= held.bytes));
+
+type Held = { bytes: number };
+
+/** Returns what all queues of this process hold, and are to hold at most. */
+export function queuedBytes(): { bytes: number; bytesMax: number } {
+  return { bytes: allBytes, bytesMax: allBytesMax };
+}
+
+/**
+ * True while the queues hold so much that readers should take little at once: what is read when a queue is full has
+ * to wait there, too.
+ */
+export function queuesAreLarge(): boolean {
+  return allBytes > allBytesMax / 2;
+}
+
 /** Smaller chunks are copied: each is often a part of a large buffer, which it would keep in memory. */
 const smallBytes = 16 << 10;
 /** What a chunk counts at least: about what the smallest takes in memory. */
@@ -41,7 +66,7 @@ export class QueueBudget {
 export class ChunkQueue {
   readonly #budget: QueueBudget | undefined;
   #chunks: Buffer[] = [];
-  #bytes = 0;
+  readonly #held: Held = { bytes: 0 };
   #ended = false;
   #discarding = false;
   #consumer: PromiseWithResolvers<void> | undefined;
@@ -49,6 +74,7 @@ export class ChunkQueue {
 
   constructor(budget?: QueueBudget) {
     this.#budget = budget;
+    unread.register(this, this.#held);
   }
 
   /** False when the queue has ended or is discarded: chunks are dropped. */
@@ -60,7 +86,8 @@ export class ChunkQueue {
   async put(chunk: Buffer): Promise<void> {
     if (!this.takes || chunk.length === 0) return;
     this.#chunks.push(chunk.length < smallBytes ? copyOf(chunk) : chunk);
-    this.#bytes += costOf(chunk);
+    this.#held.bytes += costOf(chunk);
+    allBytes += costOf(chunk);
     this.#budget?.add(costOf(chunk));
     this.#consumer?.resolve();
     while (this.takes && this.#isFull) {
@@ -70,7 +97,8 @@ export class ChunkQueue {
   }
 
   get #isFull(): boolean {
-    return this.#bytes >= queueBytes || this.#budget?.isFull === true;
+    const left = Math.max((allBytesMax - allBytes) * part, queueBytesMin);
+    return this.#held.bytes >= Math.min(queueBytes, left) || this.#budget?.isFull === true;
   }
 
   /** Ends the queue; queued chunks can still be taken. */
@@ -85,7 +113,7 @@ export class ChunkQueue {
     this.#discarding = true;
     this.#chunks = [];
     this.#consumer?.resolve();
-    this.#makeRoom(this.#bytes);
+    this.#makeRoom(this.#held.bytes);
   }
 
   /** For one consumer. */
@@ -109,7 +137,8 @@ export class ChunkQueue {
   }
 
   #makeRoom(bytes: number): void {
-    this.#bytes -= bytes;
+    this.#held.bytes -= bytes;
+    allBytes -= bytes;
     this.#budget?.remove(bytes);
     this.#release();
   }

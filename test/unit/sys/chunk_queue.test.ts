@@ -1,6 +1,6 @@
 // Tests that neither side of a queue waits for the other once one of them has ended it.
 import { expect, test } from "bun:test";
-import { ChunkQueue, QueueBudget } from "../../../src/sys/chunk_queue.ts";
+import { ChunkQueue, queuedBytes, QueueBudget } from "../../../src/sys/chunk_queue.ts";
 
 const full = Buffer.alloc(256 << 10);
 
@@ -67,3 +67,50 @@ test("a reader that leaves releases a put that waits", async () => {
   for await (const _ of queue.chunks()) break;
   await Promise.all(puts);
 });
+
+test("a thousand full queues hold little together, and an empty one takes a chunk at once", async () => {
+  const chunk = Buffer.alloc(8 << 10);
+  const before = queuedBytes().bytes; // of other tests
+  const queues = Array.from({ length: 1000 }, () => new ChunkQueue());
+  const full = new Set<ChunkQueue>();
+  for (let round = 0; round < 32; round++) {
+    for (const queue of queues) {
+      if (full.has(queue)) continue;
+      full.add(queue);
+      queue.put(chunk).then(() => full.delete(queue), fail);
+    }
+    await Bun.sleep(0);
+  }
+  const { bytes, bytesMax } = queuedBytes();
+  expect(bytesMax).toBeLessThanOrEqual(16 << 20);
+  expect(bytes - before).toBeLessThan(25 << 20); // each had 256 KiB before
+  const other = new ChunkQueue();
+  await other.put(chunk);
+  for (const queue of [...queues, other]) queue.discard();
+  expect(queuedBytes().bytes).toBeLessThanOrEqual(before);
+});
+
+test("what nobody reads of a queue that is garbage counts no longer", async () => {
+  const before = queuedBytes().bytes;
+  const leave = async () => {
+    const queue = new ChunkQueue();
+    await queue.put(Buffer.alloc(100_000));
+    queue.end();
+  };
+  await leave();
+  for (let tries = 0; queuedBytes().bytes > before && tries < 100; tries++) {
+    Bun.gc(true);
+    await Bun.sleep(10);
+  }
+  expect(queuedBytes().bytes).toBeLessThanOrEqual(before);
+});
+
+test("a queue alone holds 256 KiB", async () => {
+  const queue = new ChunkQueue();
+  for (let count = 0; count < 3; count++) await queue.put(Buffer.alloc(64 << 10));
+  queue.discard();
+});
+
+function fail(error: unknown): never {
+  throw error;
+}

@@ -35,8 +35,9 @@ export class BoundsError extends Error {
 
 /** @throws BoundsError. A text that is no JSON is left to the parser, which stops at the first fault. */
 export function assertWithin(text: string, bounds: JsonBounds): void {
-  const scan = new Scan(text, bounds);
-  while (!scan.step()) continue;
+  // A string of so many units has at least as many bytes: it need not be encoded to be refused.
+  if (text.length > bounds.bytesMax) throw tooLong(bounds);
+  new JsonScan(bounds).push(Buffer.from(text));
 }
 
 /** Like assertWithin(), for long texts, or their bytes in UTF-8: gives way to other calls. */
@@ -44,84 +45,112 @@ export async function assertWithinInSlices(
   text: string | Buffer,
   bounds: JsonBounds,
 ): Promise<void> {
-  const scan = new Scan(text, bounds);
+  if (text.length > bounds.bytesMax) throw tooLong(bounds);
+  const bytes = typeof text === "string" ? Buffer.from(text) : text;
+  const scan = new JsonScan(bounds);
   const slices = new Slices();
-  while (!scan.step()) await slices.pause();
+  for (let at = 0; at < bytes.length; at += stepBytes) {
+    scan.push(bytes.subarray(at, at + stepBytes));
+    await slices.pause();
+  }
 }
 
-/** Characters of one step of a scan, some 100 µs; a string is one character. */
-const stepLength = 16 << 10;
+/** Scanned in some 100 µs. */
+const stepBytes = 16 << 10;
+
+function tooLong({ bytesMax }: JsonBounds): BoundsError {
+  return new BoundsError(`is longer than ${bytesMax} bytes`);
+}
 
 const quote = 0x22;
-const backslash = 0x5c;
 const comma = 0x2c;
+const backslash = 0x5c;
 const [openList, closeList, openObject, closeObject] = [0x5b, 0x5d, 0x7b, 0x7d];
 const [zero, nine] = [0x30, 0x39];
 
-class Scan {
-  readonly #text: Buffer;
-  readonly #itemsMax: number;
-  #at = 0;
+/** Scans a text as it arrives, so that one over the bounds is refused at the first byte that is too many. */
+export class JsonScan {
+  readonly #bounds: JsonBounds;
+  #bytes = 0;
   #items = 0;
   #depth = 0;
   #digits = 0;
   #escapes = 0;
-  /** The first quote and backslash from #at on, unless they are before it; the text's length if there is none. */
-  #quote = -1;
+  #inString = false;
+  /** The next byte belongs to an escape. */
+  #isEscaped = false;
+  /** The first backslash of the part that is being scanned, unless it is before the place of the scan. */
   #backslash = -1;
 
-  constructor(text: string | Buffer, { bytesMax, itemsMax }: JsonBounds) {
-    // A string of so many units has at least as many bytes: it need not be encoded to be refused.
-    if (text.length > bytesMax) throw new BoundsError(`is longer than ${bytesMax} bytes`);
-    this.#text = typeof text === "string" ? Buffer.from(text) : text;
-    this.#itemsMax = itemsMax;
+  constructor(bounds: JsonBounds) {
+    this.#bounds = bounds;
   }
 
-  /** Scans a part; returns true at the end. */
-  step(): boolean {
-    const text = this.#text;
-    for (let left = stepLength; left > 0 && this.#at < text.length; left--) {
-      const c = text[this.#at++]!;
+  /** Scans the next part, in UTF-8. @throws BoundsError. */
+  push(part: Buffer): void {
+    this.#bytes += part.length;
+    if (this.#bytes > this.#bounds.bytesMax) throw tooLong(this.#bounds);
+    this.#backslash = -1;
+    for (let at = 0; at < part.length;)
+      at = this.#inString ? this.#string(part, at) : this.#plain(part, at);
+  }
+
+  /** Scans up to a string; returns where that begins. */
+  #plain(part: Buffer, from: number): number {
+    for (let at = from; at < part.length; at++) {
+      const c = part[at]!;
       const isDigit = c >= zero && c <= nine;
       this.#digits = isDigit ? this.#digits + 1 : 0;
       if (this.#digits > digitsMax)
         throw new BoundsError(`has a number of over ${digitsMax} digits`);
-      if (c === quote) this.#skipString();
-      else if (c === comma) this.#countItem();
+      if (c === quote) {
+        this.#inString = true;
+        return at + 1;
+      }
+      if (c === comma) this.#countItem();
       else if (c === openList || c === openObject) this.#open();
       else if (c === closeList || c === closeObject) this.#depth--;
     }
-    return this.#at >= text.length;
+    return part.length;
+  }
+
+  /** Scans to the string's end, by the engine's search, which takes no time for long strings. */
+  #string(part: Buffer, from: number): number {
+    let at = from;
+    if (this.#isEscaped) {
+      this.#isEscaped = false;
+      at++;
+    }
+    for (let end = -1; ;) {
+      if (end < at) end = find(part, quote, at);
+      if (this.#backslash < at) this.#backslash = find(part, backslash, at);
+      const escape = this.#backslash;
+      if (end <= escape) {
+        this.#inString = end === part.length;
+        return Math.min(end + 1, part.length);
+      }
+      if (++this.#escapes > escapesMax)
+        throw new BoundsError(`has more than ${escapesMax} escapes`);
+      at = escape + 2;
+      if (at <= part.length) continue;
+      this.#isEscaped = true;
+      return part.length;
+    }
   }
 
   #countItem(): void {
-    if (++this.#items > this.#itemsMax)
-      throw new BoundsError(`has more than ${this.#itemsMax} items`);
+    if (++this.#items > this.#bounds.itemsMax)
+      throw new BoundsError(`has more than ${this.#bounds.itemsMax} items`);
   }
 
   #open(): void {
     this.#countItem();
     if (++this.#depth > depthMax) throw new BoundsError(`is nested deeper than ${depthMax} levels`);
   }
+}
 
-  /** By the engine's search, which takes no time for long strings. */
-  #skipString(): void {
-    for (;;) {
-      if (this.#quote < this.#at) this.#quote = this.#find(quote);
-      if (this.#backslash < this.#at) this.#backslash = this.#find(backslash);
-      if (this.#quote <= this.#backslash) {
-        this.#at = this.#quote + 1;
-        return;
-      }
-      this.#at = this.#backslash + 2;
-      if (++this.#escapes > escapesMax)
-        throw new BoundsError(`has more than ${escapesMax} escapes`);
-    }
-  }
-
-  /** Returns the text's length where the character is missing. */
-  #find(character: number): number {
-    const at = this.#text.indexOf(character, this.#at);
-    return at === -1 ? this.#text.length : at;
-  }
+/** Returns the part's length where the byte is missing. */
+function find(part: Buffer, byte: number, from: number): number {
+  const at = part.indexOf(byte, from);
+  return at === -1 ? part.length : at;
 }

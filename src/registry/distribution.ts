@@ -81,7 +81,11 @@ async function manifestAt(
   const response = await registryRequest(session, upstream, manifestRequest(request));
   await assertNoWebPage(response, response.host);
   const name = wanted.digest ?? wanted.tag!;
-  const bytes = await readAll(response, documentBounds.bytesMax, `its manifest ${name}`);
+  const bytes = await readAll(response, {
+    bytesMax: documentBounds.bytesMax,
+    what: `its manifest ${name}`,
+    json: documentBounds,
+  });
   const claimed = response.headers.get("docker-content-digest") ?? undefined;
   const expected = wanted.digest ?? (claimed?.startsWith("sha256:") ? claimed : undefined);
   const digest = digestOf(bytes, expected);
@@ -231,8 +235,9 @@ async function* skip(body: HttpResponse["body"], count: number): HttpResponse["b
 }
 
 /**
- * Returns a small blob, verified.
- * @throws CriError DATA_LOSS when every upstream's digest differs, RESOURCE_EXHAUSTED above bytesMax.
+ * Returns a small JSON document that is a blob, verified.
+ * @throws CriError DATA_LOSS when every upstream's digest differs, RESOURCE_EXHAUSTED above bytesMax, INVALID_ARGUMENT
+ * above another bound.
  */
 export async function fetchBlob(
   session: PullSession,
@@ -245,7 +250,7 @@ export async function fetchBlob(
   }
   return await withFailover(session, { what, needs: "canPull", signal }, async (upstream) => {
     const response = await openBlob(session, upstream, { blob, at: 0, signal });
-    const bytes = await readAll(response, bytesMax, what);
+    const bytes = await readAll(response, { bytesMax, what, json: documentBounds });
     const digest = digestOf(bytes, blob.digest);
     if (digest !== blob.digest) throw wrongDigest(upstream, digest);
     return bytes;

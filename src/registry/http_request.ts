@@ -2,6 +2,7 @@
 import { URL } from "node:url";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, type ErrorCode } from "../base/errors.ts";
+import { BoundsError, type JsonBounds, JsonScan } from "../base/json_bounds.ts";
 import { clip } from "../base/text.ts";
 import { failureOf, send } from "./connection.ts";
 import { isSameHost, type Tls } from "./endpoint.ts";
@@ -255,25 +256,38 @@ function lateAnswer(host: string): TransferError {
   return new TransferError("DEADLINE_EXCEEDED", message);
 }
 
+/** What may be read; json: the body is a JSON document, and refused at the first byte that exceeds these bounds. */
+export type BodyLimits = { bytesMax: number; what: string; json?: JsonBounds };
+
 /**
  * Reads the whole body.
- * @throws TransferError RESOURCE_EXHAUSTED when it is longer than bytesMax, DEADLINE_EXCEEDED when it takes too long.
+ * @throws TransferError RESOURCE_EXHAUSTED when it is longer than bytesMax, INVALID_ARGUMENT for a document over its
+ * bounds, DEADLINE_EXCEEDED when it takes too long.
  */
 export async function readAll(
   { body, host, headers, endsAtMs }: Pick<HttpResponse, "body" | "host" | "headers" | "endsAtMs">,
-  bytesMax: number,
-  what: string,
+  { bytesMax, what, json }: BodyLimits,
 ): Promise<Buffer> {
-  const tooLong = () =>
-    new TransferError("RESOURCE_EXHAUSTED", `${what} is longer than ${bytesMax} bytes`);
-  if (Number(headers.get("content-length") ?? 0) > bytesMax) throw tooLong();
   const chunks: Uint8Array[] = [];
-  let length = 0;
+  const scan = json && new JsonScan(json);
+  let length = Number(headers.get("content-length") ?? 0) > bytesMax ? bytesMax : 0;
   for await (const chunk of body) {
     length += chunk.length;
     if (performance.now() > endsAtMs) throw lateAnswer(host);
-    if (length > bytesMax) throw tooLong();
+    if (length > bytesMax) {
+      throw new TransferError("RESOURCE_EXHAUSTED", `${what} is longer than ${bytesMax} bytes`);
+    }
     chunks.push(chunk);
+    if (scan !== undefined) refuseAtBounds(scan, chunk, what);
   }
   return Buffer.concat(chunks);
+}
+
+function refuseAtBounds(scan: JsonScan, chunk: Uint8Array, what: string): void {
+  try {
+    scan.push(Buffer.from(chunk.buffer, chunk.byteOffset, chunk.length));
+  } catch (cause) {
+    if (!(cause instanceof BoundsError)) throw cause;
+    throw new TransferError("INVALID_ARGUMENT", `${what} ${cause.message}`, { cause });
+  }
 }

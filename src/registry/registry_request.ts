@@ -199,7 +199,10 @@ async function bearerToken(
     throw refusal(response, service, await errorDetail(response, secretsOf(upstream)));
   }
   await assertNoWebPage(response, service);
-  const bytes = await readAll(response, tokenAnswerBytesMax, `the answer of ${service}`);
+  const bytes = await readAll(response, {
+    bytesMax: tokenAnswerBytesMax,
+    what: `the answer of ${service}`,
+  });
   return `Bearer ${tokenOf(jsonOrNone(bytes), service)}`;
 }
 
@@ -240,7 +243,9 @@ function secretsOf({ auth: { credentials = {} }, authorizations, headers }: Upst
 
 /** The registry's first error message; it may echo secrets of the request, which are masked. */
 async function errorDetail(response: HttpResponse, secrets: string[]): Promise<string> {
-  const bytes = await readAll(response, errorBytesMax, "error").catch(() => Buffer.alloc(0));
+  const bytes = await readAll(response, { bytesMax: errorBytesMax, what: "error" }).catch(() =>
+    Buffer.alloc(0),
+  );
   const parsed = jsonOrNone(bytes) as { errors?: { message?: unknown }[] } | undefined;
   const message = Array.isArray(parsed?.errors) ? parsed.errors[0]?.message : undefined;
   if (typeof message !== "string") return "";

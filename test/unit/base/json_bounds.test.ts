@@ -1,10 +1,12 @@
 // Tests the bounds of JSON from outside: nothing is built of a text that exceeds one.
 import { expect, test } from "bun:test";
+import { messageOf } from "../../../src/base/errors.ts";
 import { jsonValue, longJsonValue, type Reviver } from "../../../src/base/json.ts";
 import {
   assertWithin,
   BoundsError,
   documentBounds,
+  JsonScan,
   usualBounds,
 } from "../../../src/base/json_bounds.ts";
 import { random } from "../../random.ts";
@@ -88,4 +90,25 @@ test("a long text is scanned in slices, between which others have their turn", a
   clearInterval(timer);
   // A slice is 5 ms; on a fast machine one is enough.
   if (took > 15) expect(turns).toBeGreaterThan(0);
+});
+
+test("a text is scanned alike in whatever parts it arrives", () => {
+  const items = Array.from({ length: 40 }, (_, index) => `"a\\"${index},[\\\\"`).join(",");
+  const bytes = Buffer.from(`[${items},"ü\\u0000",{"b":[1,2]}]`);
+  const counts = (itemsMax: number, partBytes: number) => {
+    const scan = new JsonScan({ ...usualBounds, itemsMax });
+    try {
+      for (let at = 0; at < bytes.length; at += partBytes) {
+        scan.push(bytes.subarray(at, at + partBytes));
+      }
+      return "allowed";
+    } catch (error) {
+      return messageOf(error);
+    }
+  };
+  const needed = 45; // 41 commas of the list, three openings, one more comma
+  for (let partBytes = 1; partBytes < 20; partBytes++) {
+    expect(counts(needed, partBytes)).toBe("allowed");
+    expect(counts(needed - 1, partBytes)).toContain("items");
+  }
 });

@@ -48,7 +48,9 @@ async function request(): Promise<string> {
     isVerified: true,
     signal: new AbortController().signal,
   };
-  return (await readAll(await registryRequest(pullSession([at]), at, o), 1000, "it")).toString();
+  return (
+    await readAll(await registryRequest(pullSession([at]), at, o), { bytesMax: 1000, what: "it" })
+  ).toString();
 }
 
 test("a client certificate is not shown to a token service elsewhere", async () => {

@@ -83,7 +83,7 @@ describe("fetchManifest", () => {
     const limits = { timeoutMs: 60_000, endsAtMs: performance.now() + leftMs, signal };
     const read = async () => {
       const request = { url: `${fake.url}/v2/`, headers: {}, accessAt, ...limits };
-      await readAll(await httpRequest(request), 1 << 20, "it");
+      await readAll(await httpRequest(request), { bytesMax: 1 << 20, what: "it" });
     };
     expect(await failure(read())).toMatchObject({
       code: "DEADLINE_EXCEEDED",

@@ -49,7 +49,7 @@ async function request(at: Upstream, isVerified = false): Promise<string> {
   const { signal } = new AbortController();
   const o = { path: "/manifests/1", headers: { accept: "x/y" }, isVerified, signal };
   const response = await registryRequest(pullSession([at]), at, o);
-  return (await readAll(response, 1000, "it")).toString();
+  return (await readAll(response, { bytesMax: 1000, what: "it" })).toString();
 }
 
 function answerWith(at: FakeRegistry, text: string): void {

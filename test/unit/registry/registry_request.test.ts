@@ -25,7 +25,7 @@ async function request(at = upstream(`${fake.url}/v2`)): Promise<string> {
   const { signal } = new AbortController();
   const o = { path: "/manifests/1", headers: { accept: "x/y" }, isVerified: false, signal };
   const response = await registryRequest(pullSession([at]), at, o);
-  return (await readAll(response, 1000, "it")).toString();
+  return (await readAll(response, { bytesMax: 1000, what: "it" })).toString();
 }
 
 /** Answers with a manifest if authorized by this header, else challenges; "/token" gives `token`. */

@@ -4,6 +4,7 @@
 // and stops the loop for a few milliseconds only. The one that discards compiled code stops it to its end, so it comes
 // after another one, when little is left to do, and its threads then have the loop's priority: otherwise it took 0.2 s
 // on a busy node, most of it waiting for a processor.
+import process from "node:process";
 import { kernelFigure, readKernelFile } from "./file.ts";
 import { prioritizeThreads } from "./process.ts";
 import { unmapProgram } from "./program_pages.ts";
@@ -32,6 +33,55 @@ const engine = (globalThis as unknown as { Bun?: Engine }).Bun;
 /** Collects garbage and waits for it: for a worker whose loop never returns to the event loop. */
 export function collectGarbageNow(): void {
   engine?.gc(true);
+}
+
+/** Growth of the heap since the last full collection that is worth another one at once. */
+const floodBytes = 12 << 20;
+/** The shortest time between two of them, which take some 10 ms each. */
+const floodRestMs = 100;
+
+/** Bytes of the engine's heap; 0 where no descriptor is free to read it. */
+function heapBytes(): number {
+  try {
+    return process.memoryUsage().heapUsed;
+  } catch {
+    return 0;
+  }
+}
+
+/**
+ * Collects all garbage as soon as the heap has grown. The engine's usual collections are of young objects: chunks that
+ * have waited in a queue through one of them stay until the heap has grown to a multiple, and a peer that sends without
+ * end made it grow by 600 MiB. Each collection of the engine finds the same kind of dead object, which tells of it: a
+ * process that waits pays nothing.
+ */
+class Floods implements Disposable {
+  readonly #registry = new FinalizationRegistry(() => this.#collected());
+  #isOver = false;
+  #leastBytes = Infinity;
+  #lastMs = 0;
+
+  constructor() {
+    this.#registry.register({}, undefined);
+  }
+
+  #collected(): void {
+    if (this.#isOver) return;
+    const bytes = heapBytes();
+    if (bytes > 0) this.#leastBytes = Math.min(this.#leastBytes, bytes);
+    const isRested = performance.now() - this.#lastMs >= floodRestMs;
+    if (isRested && bytes >= this.#leastBytes + floodBytes) {
+      prioritizeThreads(collectors);
+      collectGarbageNow();
+      this.#leastBytes = heapBytes() || bytes;
+      this.#lastMs = performance.now();
+    }
+    this.#registry.register({}, undefined);
+  }
+
+  [Symbol.dispose](): void {
+    this.#isOver = true;
+  }
 }
 
 /** count: pieces of work begun so far; goesOn: some has not ended. */
@@ -72,6 +122,7 @@ export function returnMemory(work: () => Work, sizeKib = anonymousKib): Disposab
     }, collectMs);
     [sinceMs, dueMs, leastKib] = [0, 0, Infinity];
   };
+  const floods = new Floods();
   const programTimer = setInterval(unmapProgram, programMs);
   const timer = setInterval(() => {
     const { count, goesOn } = work();
@@ -96,6 +147,7 @@ export function returnMemory(work: () => Work, sizeKib = anonymousKib): Disposab
       clearInterval(timer);
       clearTimeout(later);
       clearInterval(programTimer);
+      floods[Symbol.dispose]();
     },
   };
 }

@@ -31,6 +31,21 @@ test("the event loop never waits for a collection", () => {
   expect(gc.mock.calls.filter(([waits]) => waits)).toEqual([]);
 });
 
+test("garbage that outlives young collections is collected as soon as the heap has grown", async () => {
+  const gc = spyOn(engine, "gc");
+  using _ = returnMemory(
+    () => ({ count: 0, goesOn: true }),
+    () => 20_000,
+  );
+  const queue: Buffer[] = [];
+  for (let turns = 0; !gc.mock.calls.some(([waits]) => waits) && turns < 3_000; turns++) {
+    for (let count = 0; count < 20; count++) queue.push(Buffer.allocUnsafeSlow(64 << 10));
+    if (queue.length > 400) queue.length = 0;
+    await Bun.sleep(1);
+  }
+  expect(gc.mock.calls.some(([waits]) => waits)).toBe(true);
+});
+
 test("garbage is collected a second after work that took memory, compiled code goes after a minute", () => {
   jest.useFakeTimers();
   const gc = spyOn(engine, "gc").mockImplementation(() => {});

@@ -8,7 +8,7 @@ import { podHostname } from "../node/pod_files.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import { checkMounts } from "../spec/mounts.ts";
-import { requireStartable } from "../spec/arguments_size.ts";
+import { requireStartable, requireStartableRequest } from "../spec/arguments_size.ts";
 import { containerSpec, type ContainerSpecInput, ociJson, type OciSpec } from "../spec/oci.ts";
 import { checkGuestMounts } from "../spec/sandboxed.ts";
 import { containerName, created, logPath, type Container } from "../state/container.ts";
@@ -53,6 +53,10 @@ export async function createContainer(
   await handler.refresh();
   checkMounts(config.mounts ?? [], handler.support);
   if (isInGuest(handler)) checkGuestMounts(config.mounts ?? []);
+  else if (handler.rules.baseSpec === undefined && context.nri === undefined) {
+    // Nothing else can raise the limit of the stack: a large request is refused before it costs more.
+    requireStartableRequest(config, context.config.defaultUlimits, ownStackBytes());
+  }
   getHandler(context, config.image!.runtime_handler ?? "");
   const image = getImage(context, config.image!.image!);
   await context.health.requireWritableGraph();
@@ -70,6 +74,10 @@ export async function createContainer(
     return container.id;
   });
   return { container_id: id };
+}
+
+function ownStackBytes(): number {
+  return softLimit("self", "stack size") ?? Infinity;
 }
 
 /** systemd: for a container that runs it. */
@@ -152,8 +160,7 @@ async function makeContainer(
     const adjusted = await context.nri?.createContainer(sandbox, classed.container, classed.spec);
     const { spec: decided, container: changed } = adjusted ?? classed;
     const spec = withOpenFilesLimit(context, container, decided);
-    if (!isInGuest(container))
-      requireStartable(spec.process, softLimit("self", "stack size") ?? Infinity);
+    if (!isInGuest(container)) requireStartable(spec.process, ownStackBytes());
     await step("container-bundle", () =>
       writeFile(specFile(context, container.id), ociJson(spec), { mode: 0o600 }),
     );

@@ -1,6 +1,7 @@
 // ContainerStatus and ListContainers: converts container records to CRI messages.
 import { toLong } from "../base/int64.ts";
 import { jsonText } from "../base/json.ts";
+import { Slices } from "../base/time_slices.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import type { Container, ContainerPhase } from "../state/container.ts";
@@ -124,6 +125,10 @@ function signalOf(name: string): runtime.v1.Signal {
 
 async function infoOf(context: Context, container: Container): Promise<string> {
   const { sandboxId, phase, runtimeHandler, stopSignal, selinux } = container;
+  const runtimeSpec = (await specIfReadable(specFile(context, container.id))) ?? null;
+  const slices = new Slices();
+  const config = configInfo(container.config);
+  await slices.pause();
   return jsonText({
     sandboxID: sandboxId,
     // Absent unless it runs: a script that kills pid 0 would kill its own process group.
@@ -133,18 +138,20 @@ async function infoOf(context: Context, container: Container): Promise<string> {
     runtimeType: runtimeType(context, container),
     stopSignal,
     selinux: selinux ?? null,
-    config: configInfo(container.config),
-    runtimeSpec: (await specIfReadable(specFile(context, container.id))) ?? null,
+    config,
+    runtimeSpec,
   });
 }
 
 /** Environment values are text here, as in containerd's info, not base64. */
 function configInfo(config: cri.ContainerConfig): object {
-  const json = goJson(runtime.v1.ContainerConfig, config);
+  const { envs, ...rest } = config;
+  const json = goJson(runtime.v1.ContainerConfig, rest);
+  if (!envs) return json;
   const text = new TextDecoder("utf-8", { ignoreBOM: true });
-  const envs = config.envs?.map(({ key, value }) => ({
+  const decoded = envs.map(({ key, value }) => ({
     key,
     value: text.decode(value ?? new Uint8Array()),
   }));
-  return envs === undefined ? json : { ...json, envs };
+  return { ...json, envs: decoded };
 }

@@ -8,6 +8,7 @@ import { codeOf, CriError, grpcCodes, messageOf } from "../base/errors.ts";
 import { nowMs } from "../base/clock.ts";
 import { encodeMessage, type Encoder } from "../base/protobuf.ts";
 import { statusText } from "../base/status_text.ts";
+import { Slices } from "../base/time_slices.ts";
 import { withFullDisk } from "../layer/disk_space.ts";
 import { validateRequest } from "./request_validation.ts";
 import type { Call, Context } from "./context.ts";
@@ -92,9 +93,12 @@ async function answer<Handler>(
   });
   try {
     if (handler === undefined) throw unimplemented(name);
+    const slices = new Slices();
     request = decode(rpc, call.request);
     const decoded = request;
+    await slices.pause(); // a request of some MiB takes its time
     validateRequest(name, decoded);
+    await slices.pause();
     if (rpc.ready !== undefined) await untilAborted(rpc.ready, "the daemon's start", signal);
     await started.run(() => run(handler, decoded, signal));
     started.end();

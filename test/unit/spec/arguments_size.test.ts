@@ -1,6 +1,6 @@
 // Tests that a process is refused which the kernel would not start.
 import { expect, test } from "bun:test";
-import { requireStartable } from "../../../src/spec/arguments_size.ts";
+import { requireStartable, requireStartableRequest } from "../../../src/spec/arguments_size.ts";
 
 const mib = 1 << 20;
 const stackOf = (soft: number) => [
@@ -20,6 +20,10 @@ test.each<[string, { kib: number; own: number; limit?: number }, boolean]>([
 ])("%s", (_, { kib, own, limit }, isStartable) => {
   const rlimits = limit === undefined ? [] : stackOf(limit);
   const start = () => requireStartable({ args: ["true"], env: variables(kib), rlimits }, own);
-  if (isStartable) start();
-  else expect(start).toThrow("bytes; the kernel starts no program with more than");
+  const envs = variables(kib).map((text) => ({ key: "A", value: Buffer.from(text.slice(2)) }));
+  const request = () => requireStartableRequest({ args: ["true"], envs }, rlimits, own);
+  for (const check of [start, request]) {
+    if (isStartable) check();
+    else expect(check).toThrow("bytes; the kernel starts no program with more than");
+  }
 });

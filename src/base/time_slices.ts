@@ -20,7 +20,7 @@ const peersSliceMs = 3;
 
 /**
  * Divides the time for the input of peers: in each turn of the event loop all of them together have one slice. Peers
- * that want more wait in a queue, of which each turn serves one. So a loop that goes on while its peer sends holds up
+ * that want more wait in a queue, of which each turn serves as many as its slice has time for. So a loop that goes on while its peer sends holds up
  * other calls for one slice at most, however many such peers there are.
  */
 export class PeerQueue {
@@ -28,7 +28,7 @@ export class PeerQueue {
   /** The end of this turn's slice; undefined: no peer has had time in this turn. */
   #endMs: number | undefined;
   /** Whom the queue gave this turn's slice. */
-  #served: PeerTurn | undefined;
+  readonly #served = new Set<PeerTurn>();
   readonly #now: () => number;
   readonly #atNextTurn: (react: () => void) => void;
 
@@ -45,7 +45,7 @@ export class PeerQueue {
       this.#begin();
       return false;
     }
-    if (this.#waiting.length > 0 && peer !== this.#served) return true;
+    if (this.#waiting.length > 0 && !this.#served.has(peer)) return true;
     return this.#now() >= this.#endMs;
   }
 
@@ -59,12 +59,21 @@ export class PeerQueue {
   }
 
   #next(): void {
-    const first = this.#waiting.shift();
-    this.#served = first?.peer;
+    this.#served.clear();
     this.#endMs = undefined;
-    if (first === undefined) return;
+    if (this.#waiting.length === 0) return;
     this.#begin();
+    this.#serve();
+  }
+
+  /** Resumes one peer after the other: most need a few microseconds. */
+  #serve(): void {
+    const first = this.#waiting.shift();
+    if (first === undefined) return;
+    this.#served.add(first.peer);
     first.resume();
+    // Once it has gone on; it may have used up the slice.
+    queueMicrotask(() => queueMicrotask(() => this.#now() < (this.#endMs ?? 0) && this.#serve()));
   }
 }
 

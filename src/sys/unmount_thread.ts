@@ -7,6 +7,7 @@
 // in memory only, such as /dev/shm and namespaces, and never waits for a disk.
 import type { Worker } from "node:worker_threads";
 import { Semaphore } from "../base/semaphore.ts";
+import { unmount } from "./mount.ts";
 import { startWorker } from "./worker.ts";
 
 /** A request's reply has no code for success. */
@@ -29,7 +30,12 @@ export async function unmountInThread(
   { flags = 0, kind }: { flags?: number; kind: keyof typeof slots },
 ): Promise<void> {
   using _ = await slots[kind].acquire();
-  const worker = take();
+  let worker: Worker;
+  try {
+    worker = take();
+  } catch {
+    return unmount(target, flags); // no descriptor is left for a thread, and an unmount may free some
+  }
   const { code, message } = await ask(worker, { target, flags });
   keep(worker);
   if (code === undefined) return;

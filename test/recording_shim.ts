@@ -10,6 +10,7 @@ import {
   renameSync,
   rmSync,
   writeFileSync,
+  readlinkSync,
 } from "node:fs";
 import { createServer, type Socket } from "node:net";
 import { join } from "node:path";
@@ -93,6 +94,10 @@ function startProcess(id: string): number {
   const program = ["--pdeathsig", "KILL", "unshare", "--ipc", "--uts", "sleep", "infinity"];
   const child = spawn("setpriv", program, { stdio: "ignore" });
   processes.set(id, child);
+  // Its namespaces are new once unshare runs: a real shim answers when they are.
+  const uts = (of: number | "self") => readlinkSync(`/proc/${of}/ns/uts`);
+  for (const end = Date.now() + 10_000; uts(child.pid!) === uts("self") && Date.now() < end;)
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 5);
   return child.pid!;
 }
 

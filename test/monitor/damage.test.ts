@@ -165,7 +165,7 @@ describe("records that are lost with their monitor", () => {
     process.kill(before[0]!, "SIGSTOP"); // or it makes its folder again
     removeFolder();
     await daemon.start();
-    expect(daemon.monitors()).not.toContain(before[0]!);
+    await until("the stopped one is killed", () => !daemon.monitors().includes(before[0]!));
     await until("it serves", () => executes(id));
     // Its code went with the monitor that had it as its child, and with the pin.
     expect((await daemon.exited(ended)).exitCode).toBeOneOf([6, 255]);

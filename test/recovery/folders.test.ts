@@ -116,8 +116,8 @@ describe("a graph folder", () => {
   });
 
   test("whose file system is read-only is refused with its path and what to do", async () => {
-    const graph = join(daemon.dir, "graph");
-    await daemon.stop();
+    const graph = join(daemon.dir, "new-graph"); // one that has been used is served: read_only_graph.test.ts
+    mkdirSync(graph);
     execFileSync("mount", ["--bind", graph, graph]);
     try {
       execFileSync("mount", ["-o", "remount,ro,bind", graph]);
@@ -127,7 +127,6 @@ describe("a graph folder", () => {
     } finally {
       execFileSync("umount", [graph]);
     }
-    await daemon.start();
   });
 
   test("whose mark is gone is refused, and mended by what the message says", async () => {

@@ -60,7 +60,14 @@ async function served<Result>(sizes: Sizes, use: (served: Served) => Promise<Res
   const defaults = { socketUid: 0, maxRecvBytes: 16 * mib, maxSendBytes: 16 * mib };
   const { log } = capturedLog("error");
   const context = {
-    config: { hosts: [`unix://${path}`], group: "", ...defaults, ...sizes },
+    config: {
+      hosts: [`unix://${path}`],
+      group: "",
+      runtimeName: "isulad-ts",
+      ...defaults,
+      ...sizes,
+    },
+    health: { noteFailure: () => {} },
     log,
     events: { close: () => {} },
     calls: { count: 0, running: 0 },

@@ -64,6 +64,7 @@ const headersMax = 64;
 export class HeaderReader implements Disposable {
   readonly #inflate: Inflate = createInflate({
     dictionary: spdyDictionary(),
+    chunkSize: 2 << 10, // a stream that waits keeps a buffer of this size, by default 16 KiB
     finishFlush: constants.Z_SYNC_FLUSH,
   });
   #chunks: Buffer[] = [];

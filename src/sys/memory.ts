@@ -36,9 +36,9 @@ export function collectGarbageNow(): void {
 }
 
 /** Growth of the heap since the last full collection that is worth another one at once. */
-const floodBytes = 12 << 20;
+const floodBytes = 8 << 20;
 /** The shortest time between two of them, which take some 10 ms each. */
-const floodRestMs = 100;
+const floodRestMs = 50;
 
 /** Bytes of the engine's heap; 0 where no descriptor is free to read it. */
 function heapBytes(): number {

@@ -3,7 +3,7 @@
 import { Slices } from "./time_slices.ts";
 
 export type JsonBounds = {
-  /** Of the text in UTF-8; of a string its UTF-16 units, which are no more. */
+  /** Limits the text in UTF-8. */
   bytesMax: number;
   /** Values of lists and objects, at all levels together. */
   itemsMax: number;

@@ -1,7 +1,7 @@
 // Counts the places of a bounded table by their owner, so that the owner who has most gives one up when another needs it.
 
 export class Shares<Item> {
-  /** Of each owner, the oldest first. */
+  /** The items of each owner, the oldest first. */
   readonly #held = new Map<string, Set<Item>>();
   #size = 0;
 

@@ -15,17 +15,17 @@ export class Slices {
   }
 }
 
-/** Of each turn of the event loop, for the input of all peers together. */
+/** The time in each turn of the event loop for the input of all peers together. */
 const peersSliceMs = 3;
 
 /**
  * Divides the time for the input of peers: in each turn of the event loop all of them together have one slice. Peers
- * that want more wait in a queue, of which each turn serves as many as its slice has time for. So a loop that goes on while its peer sends holds up
- * other calls for one slice at most, however many such peers there are.
+ * that want more wait in a queue, of which each turn serves as many as its slice has time for. So a loop that goes on
+ * while its peer sends holds up other calls for one slice at most, however many such peers there are.
  */
 export class PeerQueue {
   readonly #waiting: { peer: PeerTurn; resume: () => void }[] = [];
-  /** The end of this turn's slice; undefined: no peer has had time in this turn. */
+  /** The end of this turn's slice; undefined until a peer has had time in this turn. */
   #endMs: number | undefined;
   /** Whom the queue gave this turn's slice. */
   readonly #served = new Set<PeerTurn>();
@@ -72,7 +72,7 @@ export class PeerQueue {
     if (first === undefined) return;
     this.#served.add(first.peer);
     first.resume();
-    // Once it has gone on; it may have used up the slice.
+    // Two microtasks later the peer has gone on, and may have used up the slice.
     queueMicrotask(() => queueMicrotask(() => this.#now() < (this.#endMs ?? 0) && this.#serve()));
   }
 }

@@ -156,7 +156,7 @@ export async function commitExit(context: Context, id: string, exit: ExitRecord)
   });
 }
 
-/** Returns why a program could do nothing, which its exit code does not tell; undefined: no such reason is known. */
+/** Returns why a program could do nothing, where its exit code does not say it; undefined if no reason is known. */
 async function exitProblem(
   context: Context,
   id: string,

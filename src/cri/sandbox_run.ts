@@ -103,7 +103,10 @@ function warnOfSlice(context: Context, parent: string): void {
   context.log.warn("the kubelet has another cgroup driver", { problem });
 }
 
-/** @throws CriError INVALID_ARGUMENT: a pod in the node's network is in the node's UTS namespace, too. */
+/**
+ * Refuses a hostname of its own for a pod in the node's network, which shares the node's UTS namespace.
+ * @throws CriError INVALID_ARGUMENT.
+ */
 function checkHostname({ hostname }: cri.PodSandboxConfig, network: "pod" | "node"): void {
   const ofNode = nodeName();
   if (network === "pod" || !hostname || hostname === ofNode) return;

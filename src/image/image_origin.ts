@@ -22,7 +22,7 @@ const OriginsFile = v.object({ version: v.literal(1), origins: v.array(ImageOrig
 
 /** An image without changes may be built, and pulled, under a new index again and again. */
 const originsMax = 16;
-/** Of the manifests of all of them, except the latest pull's: a mirror reads the file at once. */
+/** Bounds the manifests of all origins but the latest, since a mirror reads the whole file at once. */
 const manifestBytesMax = 8 << 20;
 
 /** @throws Error naming the invalid field. */

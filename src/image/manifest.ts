@@ -10,13 +10,13 @@ import { clip } from "../base/text.ts";
 const layersMax = 450;
 const tooManyLayers = `are more than ${layersMax}: build the image with fewer layers`;
 export const configBytesMax = documentBounds.bytesMax;
-/** Of the settings that the daemon keeps in memory. No program starts with much more: execve(2) takes some 2 MiB. */
+/** Bounds the settings that the daemon keeps in memory. No program starts with much more: execve(2) takes some 2 MiB. */
 const settingsBytesMax = 256 << 10;
 /** How much of a media type or URL a message shows. */
 const shownBytesMax = 200;
 
 const Digest = v.pipe(v.string(), v.check(isDigest, "not a sha256 or sha512 digest"));
-/** Of any algorithm (OCI image-spec, descriptor.md): only the entry that is chosen must be verifiable. */
+/** Accepts a digest of any algorithm (OCI image-spec, descriptor.md): only the chosen entry must be verifiable. */
 const AnyDigest = v.pipe(
   v.string(),
   v.regex(/^[a-z0-9]+(?:[.+_-][a-z0-9]+)*:[A-Za-z0-9=_-]+$/, "not a digest"),

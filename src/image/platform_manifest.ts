@@ -105,7 +105,10 @@ class Resolver {
     return new CriError("RESOURCE_EXHAUSTED", `${this.#what}: ${reason}: use the image's digest`);
   }
 
-  /** Chooses among all entries; those without a platform have that of their configs. unusable: why another is no image. */
+  /**
+   * Chooses among all entries; an entry without a platform has the platform of its config. unusable: the reason why
+   * another entry is not an image.
+   */
   async #byConfig(
     entries: Descriptor[],
     unstated: Descriptor[],

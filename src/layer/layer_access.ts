@@ -12,7 +12,7 @@ import type { LayerRecord } from "./layer_record.ts";
 /** Undefined: the layer is public, or was made by an earlier build. */
 export type LayerAccess = LayerRecord["restricted"];
 
-/** Who wants a layer; undefined: an archive on this host, which only root can load. */
+/** The pull that wants a layer; undefined for an archive on this host, which only root can load. */
 type Puller = { domain: string; repository: string; usesSecrets: boolean } | undefined;
 
 /** Those of which a layer keeps the last. */

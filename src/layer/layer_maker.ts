@@ -238,7 +238,7 @@ export class LayerMaker {
     }
   }
 
-  /** Clones a layer with the same content; undefined: there is none for this pull, or linking failed. */
+  /** Clones a layer with the same content; undefined if this pull may use none, or linking failed. */
   async #cloneLayer(
     want: LayerWant,
     scratch: string,

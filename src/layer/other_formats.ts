@@ -22,7 +22,7 @@ const others: [name: string, magic: string][] = [
   ["a disk image (qcow2)", "QFI\xfb"],
 ];
 
-/** Returns what the data is; undefined: unknown. */
+/** Names the format of the data; undefined if it is unknown. */
 export function formatOf(head: Buffer): string | undefined {
   const text = head.toString("latin1", 0, 32);
   const isOne = ([, magic]: [string, string]) => text.toLowerCase().startsWith(magic.toLowerCase());

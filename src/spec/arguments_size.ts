@@ -18,9 +18,7 @@ type Rlimits = OciSpec["process"]["rlimits"];
  * own limits name one; Infinity: none. @throws CriError INVALID_ARGUMENT.
  */
 export function requireStartable({ args, env, rlimits }: Process, ownStack: number): void {
-  let bytes = 0;
-  for (const text of [...args, ...(env ?? [])]) bytes += Buffer.byteLength(text) + overheadBytes;
-  requireBytes(bytes, rlimits, ownStack);
+  requireBytes(bytesOf(args) + bytesOf(env), rlimits, ownStack);
 }
 
 /** The same for a request, before anything is made of it. @throws CriError INVALID_ARGUMENT. */
@@ -29,12 +27,16 @@ export function requireStartableRequest(
   rlimits: Rlimits,
   ownStack: number,
 ): void {
-  let bytes = 0;
-  for (const text of [...(command ?? []), ...(args ?? [])])
-    bytes += Buffer.byteLength(text) + overheadBytes;
+  let bytes = bytesOf(command) + bytesOf(args);
   for (const { key, value } of envs ?? [])
     bytes += Buffer.byteLength(key ?? "") + 1 + (value?.length ?? 0) + overheadBytes;
   requireBytes(bytes, rlimits, ownStack);
+}
+
+function bytesOf(texts: readonly string[] | null | undefined): number {
+  let bytes = 0;
+  for (const text of texts ?? []) bytes += Buffer.byteLength(text) + overheadBytes;
+  return bytes;
 }
 
 function requireBytes(bytes: number, rlimits: Rlimits, ownStack: number): void {

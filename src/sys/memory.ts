@@ -1,6 +1,6 @@
 // Returns the engine's unused memory to the kernel; the engine itself would keep it.
 //
-// Decision: the event loop must not wait for it. A collection that the loop asks for goes on in the engine's threads,
+// Decision: the event loop does not wait for it, except under a flood (class Floods). A collection that the loop asks for goes on in the engine's threads,
 // and stops the loop for a few milliseconds only. The one that discards compiled code stops it to its end, so it comes
 // after another one, when little is left to do, and its threads then have the loop's priority: otherwise it took 0.2 s
 // on a busy node, most of it waiting for a processor.
